@@ -1,0 +1,1 @@
+"""Walk a playbook over a run: graph, incident folders, memo, command line."""

@@ -1,0 +1,130 @@
+"""`firstbad investigate`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from firstbad.agent.cli_base import Json, Out, say, say_json, tell
+
+if TYPE_CHECKING:
+    from firstbad.agent.investigate import Finished, Waiting
+
+
+def investigate(
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN [COMPLAINT]", help="A run, and what was noticed, in quotes."),
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Step at which it was noticed.")] = None,
+    waive: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAYER=REASON", help="Go past a layer that has not passed."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with an incident, or walk it again.")
+    ] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask where evidence is missing, before going on.")
+    ] = False,
+    playbook: Annotated[str, typer.Option(help="Shipped name or file.")] = "crash",
+    no_llm: Annotated[bool, typer.Option("--no-llm", help="Use no language model.")] = False,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Find the first bad step of a run and its cause, and write a memo.
+
+    Exit codes: 0 healthy, 1 incident, 2 something you can fix, 3 undetermined, 70 a bug.
+    """
+    from firstbad.agent import investigate as work
+    from firstbad.agent.live import watching
+    from firstbad.agent.report import EXIT_CODES, report
+    from firstbad.agent.screen import first_screen
+    from firstbad.agent.waive import read_waivers
+
+    ref, complaint = split_arguments(args or [])
+    waivers = read_waivers(waive or [])
+    with _sigterm_stops():
+        with watching() as on_progress:
+            found: Finished | Waiting = work.investigate(
+                ref,
+                complaint,
+                step=step,
+                waivers=waivers,
+                out=out,
+                resume=resume,
+                playbook=playbook,
+                interactive=ask,
+                on_progress=on_progress,
+            )
+        while isinstance(found, work.Waiting):
+            answer = _put(found.question)
+            with watching() as on_progress:
+                found = work.investigate(
+                    resume=str(found.incident.folder),
+                    interactive=ask,
+                    answer=answer,
+                    on_progress=on_progress,
+                )
+    if json:
+        say_json(report(found.incident, found.verdict))
+    else:
+        say(first_screen(found.incident, found.verdict))
+    raise typer.Exit(EXIT_CODES[found.verdict.outcome])
+
+
+def split_arguments(args: Sequence[str]) -> tuple[str | None, str]:
+    """The run and the complaint: what names a run comes first, one text may follow.
+
+    Raises:
+        UserError: several runs, or several texts.
+    """
+    from firstbad.agent.runs import looks_like_run
+    from firstbad.tools.errors import UserError
+
+    if not args:
+        return None, ""
+    runs = [args[0]]
+    for text in args[1:]:
+        if not looks_like_run(text):
+            break
+        runs.append(text)
+    texts = args[len(runs) :]
+    if len(runs) > 1:
+        raise UserError(f"one run at a time; these are {len(runs)}: {', '.join(runs)}")
+    if len(texts) > 1:
+        raise UserError(f"put the complaint in quotes; found {len(texts)} texts after `{runs[0]}`")
+    return runs[0], texts[0] if texts else ""
+
+
+def _put(question: Any) -> dict[str, Any]:
+    """Ask a person, on standard error; an empty answer goes on without a waiver."""
+    from firstbad.agent.plain import plain
+
+    tell(f"\nLayer `{question['layer']}` is undecided: {plain(question['reason'])}")
+    for request in question["requests"]:
+        tell(f"  needed: {plain(request['need'])} (decides: {plain(request['decides'])})")
+        if request["command"]:
+            tell(f"  by:     {plain(request['command'])}")
+    tell("Reason to go past it all the same, or nothing to stop here and read only facts:")
+    reason = sys.stdin.readline().strip()
+    return {"waive": reason} if reason else {"continue": True}
+
+
+@contextmanager
+def _sigterm_stops() -> Iterator[None]:
+    """A polite kill stops the work as Ctrl-C does: what was measured is kept."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

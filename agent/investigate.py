@@ -1,0 +1,220 @@
+"""Investigate a run: one call for the command line, services and tests alike."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from firstbad import __version__
+from firstbad.agent import incident as incidents
+from firstbad.agent.complaint import read_complaint
+from firstbad.agent.graph import build, steps_allowed
+from firstbad.agent.incident import Incident, IncidentRecord
+from firstbad.agent.nodes import Nodes
+from firstbad.agent.progress import OnProgress, silent
+from firstbad.agent.reading import playbook_of, verdict_of
+from firstbad.agent.runs import absolute, open_ref
+from firstbad.agent.state import GRAPH_VERSION, fresh
+from firstbad.agent.waive import check_waivers, merged
+from firstbad.playbooks.loader import load, shipped
+from firstbad.playbooks.results import Verdict, Waiver
+from firstbad.tools.errors import UserError
+from firstbad.tools.run import Run
+
+REPORTED = ("numpy", "pandas", "pyarrow", "pydantic", "langgraph")
+"""Packages whose versions a memo states."""
+
+
+class Stopped(UserError):
+    """The work was interrupted; the incident can be resumed."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An investigation with its verdict and where its files lie."""
+
+    incident: Incident
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An investigation that waits for a person: resume it with an answer."""
+
+    incident: Incident
+    question: Mapping[str, Any]
+    """`layer`, `reason`, and `requests` of `need`, `command`, `decides`."""
+
+
+def investigate(
+    ref: str | None = None,
+    complaint: str = "",
+    *,
+    step: int | None = None,
+    waivers: Sequence[Waiver] = (),
+    out: Path | None = None,
+    resume: str | None = None,
+    playbook: str = "crash",
+    interactive: bool = False,
+    answer: Mapping[str, Any] | None = None,
+    on_progress: OnProgress = silent,
+) -> Finished | Waiting:
+    """Walk a playbook over a run, or go on with an incident.
+
+    Args:
+        ref: the run, as a path or URI; None with `resume`.
+        complaint: what the person noticed, in their words.
+        step: the step they noticed it at; wins over the text.
+        waivers: layers to go past although they have not passed.
+        out: folder to put the incident folder into; default: under the home folder.
+        resume: id or folder of an incident to go on with, or to walk again with more waivers.
+        playbook: shipped name or path.
+        interactive: stop with a question where the way would close for want of evidence.
+        answer: to the question an incident waits with: `{"waive": reason}` or `{"continue": True}`.
+        on_progress: is told what happens.
+
+    Raises:
+        UserError: something that the person can fix.
+        Stopped: interrupted from the keyboard; everything measured is kept.
+    """
+    if resume is None:
+        if ref is None:
+            raise UserError("which run? Give its folder or file: firstbad investigate RUN")
+        incident, run = _begin(ref, complaint, step, waivers, out, playbook)
+    else:
+        if ref is not None or complaint or step is not None:
+            raise UserError("--resume goes on with what was asked; give no run, complaint or step")
+        incident, run = incidents.find(resume, out), None
+    with incident.lock(), _stoppable(incident):
+        if resume is not None:
+            _add_waivers(incident, waivers)
+            incident.log("resumed")
+        return _walk(incident, run, interactive, answer, on_progress)
+
+
+def _begin(
+    ref: str,
+    complaint: str,
+    step: int | None,
+    waivers: Sequence[Waiver],
+    out: Path | None,
+    playbook: str,
+) -> tuple[Incident, Run]:
+    """Open the run and make the incident folder; nothing is written when the run can't be read."""
+    loaded = load(playbook)
+    check_waivers(waivers, loaded)
+    run = open_ref(ref)
+    said = read_complaint(complaint, step)
+    lasting = playbook if playbook in shipped() else str(Path(playbook).resolve())
+    incident = incidents.create(
+        {
+            "run": run.ref,
+            "run_at": absolute(ref),
+            "framework": run.framework,
+            "complaint": said.raw,
+            "noticed_step": said.noticed_step,
+            "symptoms": said.symptoms,
+            "playbook": {**loaded.ref.model_dump(), "path": lasting},
+            "versions": versions(),
+            "waivers": [w.model_dump() for w in waivers],
+        },
+        out,
+    )
+    incident.log("started")
+    return incident, run
+
+
+def _add_waivers(incident: Incident, waivers: Sequence[Waiver]) -> None:
+    """Keep waivers given on resuming; they lead to a new walk over the same evidence."""
+    if not waivers:
+        return
+    loaded = playbook_of(incident.record())
+    verdict = verdict_of(incident)
+    check_waivers(waivers, loaded, {r.id: r for r in verdict.layers} if verdict else None)
+    old = [Waiver.model_validate(w) for w in incident.record().waivers]
+    incident.change(waivers=[w.model_dump() for w in merged(old, waivers)])
+    for waiver in waivers:
+        incident.log("waiver", layer=waiver.layer, reason=waiver.reason)
+
+
+def _walk(
+    incident: Incident,
+    run: Run | None,
+    interactive: bool,
+    answer: Mapping[str, Any] | None,
+    on_progress: OnProgress,
+) -> Finished | Waiting:
+    """Run the graph from where the incident stands to its end, or to a question."""
+    from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.types import Command
+
+    record = incident.record()
+    loaded = playbook_of(record)
+    nodes = Nodes(incident, record, loaded, on_progress, interactive, run)
+    config: Any = {
+        "configurable": {"thread_id": incident.id},
+        "recursion_limit": steps_allowed(len(loaded.playbook.layers)),
+    }
+    with closing(sqlite3.connect(incident.graph_file, check_same_thread=False)) as connection:
+        graph = build(nodes, SqliteSaver(connection))
+        given: Any = None  # go on from the last checkpoint
+        found = graph.get_state(config)
+        _check_version(found.values, record)
+        walked = found.values.get("waivers") == list(record.waivers)
+        if not found.values or not walked or not (found.next or _has_files(incident)):
+            given = fresh([Waiver.model_validate(w) for w in record.waivers])
+        elif found.interrupts and answer is None and interactive:
+            return Waiting(incident, found.interrupts[0].value)
+        elif found.interrupts:
+            given = Command(resume=dict(answer or {"continue": True}))
+        if given is not None or found.next:
+            for _ in graph.stream(given, config, durability="sync", stream_mode="updates"):
+                pass
+            found = graph.get_state(config)
+        if found.interrupts:
+            return Waiting(incident, found.interrupts[0].value)
+    verdict = verdict_of(incident)
+    if verdict is None:
+        raise RuntimeError("the graph ended without a verdict")
+    return Finished(incident, verdict)
+
+
+def _check_version(values: Mapping[str, Any], record: IncidentRecord) -> None:
+    """An incident that another graph began can't go on in this one."""
+    began = values.get("graph_version", GRAPH_VERSION)
+    if began != GRAPH_VERSION:
+        raise UserError(
+            f"incident `{record.id}` was begun by graph version {began}, this firstbad "
+            f"{__version__} has {GRAPH_VERSION}; begin anew: firstbad investigate {record.run}"
+        )
+
+
+def _has_files(incident: Incident) -> bool:
+    return incident.verdict_file.is_file() and incident.markdown_file.is_file()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what measures and judges."""
+    found = {"firstbad": __version__, "python": python_version()}
+    for name in REPORTED:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+@contextmanager
+def _stoppable(incident: Incident) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        incident.log("stopped")
+        raise Stopped(
+            "stopped; what was measured is kept. Go on with: "
+            f"firstbad investigate --resume {incident.handle}"
+        ) from stop

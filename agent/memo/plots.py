@@ -1,0 +1,342 @@
+"""Which charts a memo shows: what the leading finding cites first, then what moved, then the rest.
+
+Points come from the run's signals and from per-step tables of the evidence; nothing is smoothed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from markupsafe import Markup
+
+from firstbad.agent.memo.svg import Chart, Marker, Series, draw, legend
+from firstbad.agent.memo.text import is_step, number, one_line
+from firstbad.playbooks.results import Onset, Verdict
+from firstbad.tools.evidence import Evidence, Table
+from firstbad.tools.run import FloatArray, Run, Signal
+
+MOST = 8
+"""Charts in a memo."""
+MOST_SERIES = 6
+"""Series in a chart."""
+FEWEST_ROWS = 5
+"""Rows that make a table worth drawing."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawn chart with what the page says around it."""
+
+    title: str
+    svg: Markup
+    legend: Markup | None
+    wide: bool
+    source: str
+    """Evidence id, or the key under which the framework logs the signal."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Signals that belong on one chart."""
+
+    key: str
+    title: str
+    y_label: str
+    names: tuple[str, ...]
+    under: str = ""
+    """Prefix whose signals are drawn too."""
+
+
+PANELS = (
+    Panel("reward", "Reward and its parts", "reward", ("reward_mean",), "reward_part"),
+    Panel("length", "Completion length", "tokens", ("completion_length_mean",)),
+    Panel("kl", "KL divergence", "nats per token", ("kl_ref", "kl_old")),
+    Panel("entropy", "Entropy", "nats per token", ("entropy",)),
+    Panel("norm", "Gradient norm", "norm", ("grad_norm_preclip",)),
+    Panel("step_time", "Step time", "seconds", ("step_time",)),
+    Panel("lr", "Learning rate", "learning rate", ("learning_rate",)),
+    Panel("loss", "Loss", "loss", ("loss",)),
+    Panel("engine", "Log-probability, engine against trainer", "nats", ("logprob_diff_mean",)),
+    Panel(
+        "clip",
+        "Share of clipped tokens",
+        "share",
+        ("clip_frac_total", "clip_frac_high", "clip_frac_low"),
+    ),
+    Panel("ratio", "Largest probability ratio", "ratio", ("ratio_max",)),
+    Panel("contrast", "Spread of rewards", "reward", ("reward_std",)),
+    Panel("zero_std", "Groups with equal rewards", "share", ("frac_zero_variance_groups",)),
+    Panel("staleness", "Policy staleness", "versions", ("staleness",)),
+    Panel("truncation", "Answers cut at the cap", "share", ("truncation_rate",)),
+)
+_EVERYWHERE = ("reward", "length", "kl", "entropy", "norm", "step_time")
+_BY_LAYER: Mapping[str, tuple[str, ...]] = {
+    "records": ("reward", "step_time", "length", "truncation"),
+    "probability": ("engine", "staleness", "kl", "clip", "ratio", "entropy"),
+    "accumulation": ("loss", "norm"),
+    "masks": ("length", "truncation"),
+    "numerics": ("norm", "loss", "kl"),
+    "optimizer": ("lr", "norm", "kl", "ratio"),
+    "reward": ("reward", "step_time"),
+    "samples": ("zero_std", "contrast", "reward"),
+    "shaping": ("contrast", "clip", "length", "entropy"),
+    "prompt": ("entropy", "length"),
+}
+
+
+def build_plots(
+    verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None
+) -> tuple[Plot, ...]:
+    """The memo's charts, the first one wide."""
+    charts = [*_from_tables(verdict, evidence), *_from_signals(verdict, evidence, run)]
+    return tuple(
+        _drawn(replace(chart, id=f"plot-{i}", wide=i == 1), source)
+        for i, (chart, source) in enumerate(charts[:MOST], 1)
+    )
+
+
+def _drawn(chart: Chart, source: str) -> Plot:
+    several = len(chart.series) > 1
+    return Plot(chart.title, draw(chart), legend(chart.series) if several else None, chart.wide, source)
+
+
+# ------------------------------------------------------------------------------------------ window
+
+
+def _marked(chart: Chart, verdict: Verdict) -> Chart:
+    """The chart with the onset and the noticed step on it."""
+    onset = verdict.first_bad
+    markers = []
+    if onset.first_bad is not None:
+        step = number(onset.first_bad, step=True)
+        markers.append(
+            Marker(onset.first_bad, f"first bad {step}", "bad")
+            if verdict.outcome == "incident"
+            else Marker(onset.first_bad, f"first change {step}", "change")
+        )
+    noticed = verdict.noticed_step
+    if noticed is not None and noticed != onset.first_bad:
+        markers.append(Marker(noticed, f"noticed {number(noticed, step=True)}", "noticed"))
+    return replace(
+        chart,
+        good_until=onset.last_good,
+        bracket=_bracket(onset),
+        markers=tuple(markers),
+    )
+
+
+def _bracket(onset: Onset) -> tuple[float, float] | None:
+    if not onset.sampled or onset.last_good is None or onset.first_bad is None:
+        return None
+    return onset.last_good, onset.first_bad
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+
+def _from_tables(
+    verdict: Verdict, evidence: Mapping[str, Evidence]
+) -> Iterator[tuple[Chart, str]]:
+    leading = verdict.leading
+    cited = leading.supports if leading else ()
+    layer = [
+        e
+        for check in verdict.checks
+        if leading is not None and check.layer == leading.layer
+        for e in check.evidence
+    ]
+    for id_ in dict.fromkeys([*cited, *layer]):
+        if (found := evidence.get(id_)) is not None:
+            for table in found.tables:
+                if (chart := table_chart(table, verdict)) is not None:
+                    yield chart, id_
+
+
+def table_chart(table: Table, verdict: Verdict) -> Chart | None:
+    """A chart of a per-step table, or None when it is none."""
+    if not table.columns or not is_step(table.columns[0]) or len(table.rows) < FEWEST_ROWS:
+        return None
+    if any(isinstance(value, (str, bool)) for row in table.rows for value in row):
+        return None
+    columns = _numeric_columns(table)
+    title = _sentence(table.title)
+    pair = _identity(columns)
+    if pair is not None:
+        return _scatter(title, columns, pair, verdict)
+    parts = _composition(columns)
+    if parts is not None:
+        return _marked(_stack(title, columns, parts), verdict)
+    drawn = _alike(columns)
+    if not drawn:
+        return None
+    series = tuple(
+        Series(name, *columns[name], colour=i) for i, name in enumerate(drawn[:MOST_SERIES])
+    )
+    about = f"{title}, step by step: {', '.join(drawn)}."
+    label = drawn[0] if len(drawn) == 1 else _common_unit(drawn)
+    return _marked(Chart("", title, about, series, y_label=label), verdict)
+
+
+Columns = Mapping[str, tuple[FloatArray, FloatArray]]
+
+
+def _numeric_columns(table: Table) -> Columns:
+    """Steps and values of each column that holds numbers, by name."""
+    found: dict[str, tuple[FloatArray, FloatArray]] = {}
+    for at, name in enumerate(table.columns[1:], 1):
+        if is_step(name):
+            continue
+        pairs = [
+            (float(row[0]), float(value))
+            for row in table.rows
+            if isinstance(row[0], (int, float))
+            and isinstance(value := row[at], (int, float))
+            and not isinstance(value, bool)
+        ]
+        if len(pairs) >= FEWEST_ROWS:
+            both = np.array(sorted(pairs), np.float64)
+            found[name] = both[:, 0], both[:, 1]
+    return found
+
+
+def _identity(columns: Columns) -> tuple[str, str] | None:
+    """Names of a predicted and a logged column, when a loss identity is shown."""
+    logged = [n for n in columns if "logged" in n.lower()]
+    other = [n for n in columns if any(w in n.lower() for w in ("predicted", "recomputed"))]
+    return (other[0], logged[0]) if logged and other else None
+
+
+def _scatter(title: str, columns: Columns, pair: tuple[str, str], verdict: Verdict) -> Chart:
+    (x_steps, x), (y_steps, y) = columns[pair[0]], columns[pair[1]]
+    both, at_x, at_y = np.intersect1d(x_steps, y_steps, return_indices=True)
+    x, y = x[at_x], y[at_y]
+    first_bad = verdict.first_bad.first_bad
+    about = f"{title}: {pair[1]} against {pair[0]}, one point a step; equal values lie on the line."
+    if first_bad is None or verdict.first_bad.from_start:
+        series: tuple[Series, ...] = (Series("steps", x, y, "points"),)
+    else:
+        before = both < first_bad
+        step = number(first_bad, step=True)
+        series = (
+            Series(f"before step {step}", x[before], y[before], "points", 0),
+            Series(f"from step {step} on", x[~before], y[~before], "points", 1),
+        )
+    series = tuple(s for s in series if len(s.x))
+    return Chart("", title, about, series, x_label=pair[0], y_label=pair[1], diagonal=True)
+
+
+def _composition(columns: Columns) -> tuple[str, ...] | None:
+    """Names of the columns that split groups by outcome, worst first."""
+    wrong = [n for n in columns if "all wrong" in n.lower().replace("_", " ")]
+    right = [n for n in columns if "all right" in n.lower().replace("_", " ")]
+    mixed = [n for n in columns if "mixed" in n.lower()]
+    return (wrong[0], *mixed[:1], right[0]) if wrong and right else None
+
+
+def _stack(title: str, columns: Columns, names: Sequence[str]) -> Chart:
+    steps = columns[names[0]][0]
+    series, height = [], np.zeros_like(steps)
+    colours = {0: 1, len(names) - 1: 2}
+    for i, name in enumerate(names):
+        height = height + np.interp(steps, *columns[name])
+        series.append(Series(name, steps, height, "area", colours.get(i, 5)))
+    about = f"{title}, stacked step by step: {', '.join(names)}."
+    return Chart("", title, about, tuple(series), y_label=_common_unit(names))
+
+
+_COUNTS = ("n", "rows", "samples", "count", "groups", "tokens", "judged rows")
+
+
+def _alike(columns: Columns) -> list[str]:
+    """Columns that may share an axis: the first that is no count, and those of like size."""
+    names = [n for n in columns if n.lower() not in _COUNTS and not n.lower().startswith(("n ", "n_"))]
+    if not names:
+        return []
+    size = _size(columns[names[0]][1])
+    return [n for n in names if size / 20 <= _size(columns[n][1]) <= size * 20]
+
+
+def _size(values: FloatArray) -> float:
+    return float(np.abs(values).max()) or 1.0
+
+
+def _common_unit(names: Sequence[str]) -> str:
+    lowered = " ".join(names).lower()
+    for word in ("share", "rate", "accuracy", "seconds", "tokens", "nats", "groups"):
+        if word in lowered:
+            return word
+    return ""
+
+
+# ----------------------------------------------------------------------------------------- signals
+
+
+def _from_signals(
+    verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None
+) -> Iterator[tuple[Chart, str]]:
+    if run is None:
+        return
+    panels = {panel.key: panel for panel in PANELS}
+    wanted = dict.fromkeys((*_moved(verdict, evidence, run), *_EVERYWHERE))
+    for key in wanted:
+        signals = _signals_of(panels[key], run)
+        if signals:
+            keys = [one_line(s.source_key) for _, s in signals]
+            yield _signal_chart(panels[key], signals, verdict), keys[0] if len(keys) == 1 else ""
+
+
+def _moved(verdict: Verdict, evidence: Mapping[str, Evidence], run: Run) -> Iterator[str]:
+    """Keys of the panels that matter for this verdict, the most important first."""
+    leading = verdict.leading
+    if leading is not None:
+        yield from _panels_of(leading.first_bad.signal, run)
+        for id_ in leading.supports:
+            if id_ in evidence:
+                yield from _panels_of(evidence[id_].signal, run)
+        yield from _BY_LAYER.get(leading.layer, ())
+    yield from _panels_of(verdict.first_bad.signal, run)
+    for found in evidence.values():
+        for table in found.tables:
+            if table.title == "signals that moved":
+                for row in table.rows:
+                    yield from _panels_of(str(row[0]), run)
+
+
+def _panels_of(text: str, run: Run) -> Iterator[str]:
+    """Keys of the panels with a signal that a text names, by canonical or by logged name."""
+    head = text.split(",", 1)[0].strip("` ")
+    for panel in PANELS:
+        for name, signal in _signals_of(panel, run):
+            if head in (name, signal.source_key):
+                yield panel.key
+
+
+def _signals_of(panel: Panel, run: Run) -> list[tuple[str, Signal]]:
+    found = [(n, s) for n in panel.names if (s := run.signals.get(n)) is not None]
+    if panel.under:
+        found += run.signals.under(panel.under).items()
+    return found[:MOST_SERIES]
+
+
+def _signal_chart(panel: Panel, signals: Sequence[tuple[str, Signal]], verdict: Verdict) -> Chart:
+    series = tuple(
+        Series(
+            one_line(name).replace("_", " "),
+            signal.steps.astype(np.float64),
+            signal.values,
+            colour=i,
+            nonfinite=signal.nonfinite_steps,
+        )
+        for i, (name, signal) in enumerate(signals)
+    )
+    counted = sum(len(s.nonfinite_steps) for _, s in signals)
+    lost = f" NaN or Inf at {number(counted)} points, marked by crosses." if counted else ""
+    about = f"{panel.title} step by step: {', '.join(s.label for s in series)}.{lost}"
+    return _marked(Chart("", panel.title, about, series, y_label=panel.y_label), verdict)
+
+
+def _sentence(title: str) -> str:
+    line = one_line(title).removeprefix("per step: ")
+    return line[:1].upper() + line[1:]

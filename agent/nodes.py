@@ -1,0 +1,188 @@
+"""The nodes of the graph and the functions that choose the way between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from firstbad.agent.evidence_store import EvidenceStore
+from firstbad.agent.incident import Incident, IncidentRecord, write_atomic
+from firstbad.agent.progress import OnProgress, Progress
+from firstbad.agent.runs import open_ref
+from firstbad.agent.state import State, trail_of, update_of, waivers_of
+from firstbad.agent.trail import gather, judge, reach_verdict, refusals, walk_all
+from firstbad.playbooks.conclude import Ask
+from firstbad.playbooks.loader import Loaded
+from firstbad.playbooks.results import LayerResult, Verdict, Waiver
+from firstbad.tools.run import Run
+
+
+@dataclass
+class Nodes:
+    """The nodes over one incident. What they hold is not saved; what they return is."""
+
+    incident: Incident
+    record: IncidentRecord
+    loaded: Loaded
+    tell: OnProgress
+    interactive: bool
+    opened: Run | None = None
+    """The run, where it has been opened already."""
+
+    @cached_property
+    def run(self) -> Run:
+        """The run, opened when first needed."""
+        return self.opened or open_ref(self.record.run_at, shown=self.record.run)
+
+    @cached_property
+    def store(self) -> EvidenceStore:
+        """The evidence of the incident."""
+        return EvidenceStore(self.incident, self.run, self.tell)
+
+    # ------------------------------------------------------------------------------------ nodes
+
+    def intake(self, state: State) -> dict[str, Any]:
+        """Say what is walked."""
+        self.tell(Progress("started", self.incident.handle))
+        return {"position": 0}
+
+    def gather(self, state: State) -> dict[str, Any]:
+        """Get the evidence of the layer that is looked at; each tool's result is saved at once."""
+        layer = self.loaded.playbook.layers[state["position"]]
+        self.tell(Progress("layer", layer.asks, layer=layer.id, number=layer.number))
+        trail = trail_of(state)
+        gather(self.loaded, layer, trail, self.store, self.record.noticed_step)
+        return {"aliases": trail.aliases}
+
+    def gate(self, state: State) -> dict[str, Any]:
+        """Judge the layer that is looked at."""
+        layer = self.loaded.playbook.layers[state["position"]]
+        trail = trail_of(state)
+        self._judged(judge(self.loaded, layer, trail, self.store, waivers_of(state)))
+        return {"position": state["position"] + 1, **update_of(trail)}
+
+    def ask(self, state: State) -> dict[str, Any]:
+        """Put an undecided layer before a person: give evidence later, or waive with a reason."""
+        from langgraph.types import interrupt
+
+        trail = trail_of(state)
+        layer = self.loaded.playbook.layers[state["position"] - 1]
+        answer = interrupt(question(self.loaded, trail.layers[layer.id], state, self.record.run))
+        reason = str(answer.get("waive") or "").strip()
+        if not reason:
+            return {}
+        waiver = Waiver(layer=layer.id, reason=reason)
+        waivers = [*state["waivers"], waiver.model_dump()]
+        self.incident.change(waivers=waivers)
+        self.incident.log("waiver", layer=layer.id, reason=reason)
+        del trail.layers[layer.id]
+        trail.checks = [c for c in trail.checks if c.layer != layer.id]
+        self._judged(judge(self.loaded, layer, trail, self.store, [waiver]))
+        return {"waivers": waivers, **update_of(trail)}
+
+    def facts(self, state: State) -> dict[str, Any]:
+        """The way is closed: read only what stands whatever the closed layer turns out to be."""
+        trail = trail_of(state)
+        closed = trail.closed_by
+        self.tell(Progress("facts", "independent facts", layer=closed.id if closed else None))
+        rest = self.loaded.playbook.layers[state["position"] :]
+        walk_all(self.loaded, rest, trail, self.store, self.record.noticed_step, waivers_of(state))
+        for refusal in refusals(self.loaded, trail):
+            self.incident.log("refusal", **refusal)
+        return {"position": len(self.loaded.playbook.layers), **update_of(trail)}
+
+    def conclude(self, state: State) -> dict[str, Any]:
+        """Reach the verdict and write it down, with what was refused on the way."""
+        trail = trail_of(state)
+        verdict = reach_verdict(
+            self.loaded,
+            ask_of(self.record),
+            trail,
+            self.store,
+            waivers=waivers_of(state),
+            checkpoint_steps=[c.step for c in self.run.checkpoints],
+            versions=self.record.versions,
+        )
+        called = [r for r in self.incident.record().refusals if "tool" in r]
+        self.incident.change(refusals=[*refusals(self.loaded, trail), *called])
+        write_atomic(self.incident.verdict_file, verdict.model_dump_json(indent=1) + "\n")
+        return {}
+
+    def memo(self, state: State) -> dict[str, Any]:
+        """Write the memo."""
+        from firstbad.agent.memo import build_memo
+
+        verdict = Verdict.model_validate_json(self.incident.verdict_file.read_text("utf-8"))
+        evidence = {i: self.store.by_id(i) for i in trail_of(state).evidence_ids()}
+        memo = build_memo(verdict, evidence, self.run, self.loaded)
+        write_atomic(self.incident.html_file, memo.html)
+        write_atomic(self.incident.markdown_file, memo.markdown)
+        self.incident.log("finished", outcome=verdict.outcome)
+        self.tell(Progress("concluded", verdict.headline, outcome=verdict.outcome))
+        return {}
+
+    # ---------------------------------------------------------------------------------- routing
+
+    def after_gate(self, state: State) -> Literal["gather", "ask", "facts", "conclude"]:
+        """The refusal: past a layer that has not passed only facts are read."""
+        closed = trail_of(state).closed_by
+        if closed is not None and closed.outcome == "inconclusive" and self.interactive:
+            return "ask"
+        return self.after_ask(state)
+
+    def after_ask(self, state: State) -> Literal["gather", "facts", "conclude"]:
+        """The next layer where the way is open; the facts where it is closed."""
+        if state["position"] >= len(self.loaded.playbook.layers):
+            return "conclude"
+        return "gather" if trail_of(state).closed_by is None else "facts"
+
+    def _judged(self, result: LayerResult) -> None:
+        self.tell(
+            Progress(
+                "judged",
+                result.reason,
+                layer=result.id,
+                number=result.number,
+                outcome=result.outcome,
+                strength=result.strength,
+            )
+        )
+
+
+def ask_of(record: IncidentRecord) -> Ask:
+    """What was asked, in the form that a verdict carries."""
+    return Ask(
+        incident=record.id,
+        run=record.run,
+        framework=record.framework,
+        complaint=record.complaint,
+        noticed_step=record.noticed_step,
+    )
+
+
+def question(loaded: Loaded, layer: LayerResult, state: State, run: str) -> dict[str, Any]:
+    """What a person is asked about a layer that could not be decided."""
+    undecided = {
+        c["check"]
+        for c in state["checks"]
+        if c["layer"] == layer.id and c["outcome"] == "inconclusive" and c["required"]
+    }
+    open_ = [
+        check
+        for each in loaded.playbook.layers
+        for check in each.checks
+        if each.id == layer.id and check.id in undecided
+    ]
+    return {
+        "layer": layer.id,
+        "reason": layer.reason,
+        "requests": [
+            {
+                "need": check.request or check.asks,
+                "command": check.command.replace("RUN", run),
+                "decides": check.decides or check.asks,
+            }
+            for check in open_
+        ],
+    }

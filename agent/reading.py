@@ -1,0 +1,46 @@
+"""Read back what an incident folder holds, as records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from firstbad.agent.incident import Incident, IncidentRecord
+from firstbad.playbooks.results import Verdict
+from firstbad.tools.errors import UserError
+
+if TYPE_CHECKING:
+    from firstbad.playbooks.loader import Loaded
+
+
+def verdict_of(incident: Incident) -> Verdict | None:
+    """The verdict of an incident, or None while there is none.
+
+    Raises:
+        UserError: the file is not a verdict.
+    """
+    if not incident.verdict_file.is_file():
+        return None
+    try:
+        return Verdict.model_validate_json(incident.verdict_file.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"`{incident.verdict_file}` is no verdict") from error
+
+
+def playbook_of(record: IncidentRecord) -> Loaded:
+    """The playbook that an incident is walked by.
+
+    Raises:
+        UserError: it is gone, or not the one that the incident began with.
+    """
+    from firstbad.playbooks.loader import load
+
+    loaded = load(record.playbook["path"])
+    if loaded.ref.digest != record.playbook["digest"]:
+        raise UserError(
+            f"playbook `{record.playbook['name']}` has changed since incident `{record.id}` began "
+            f"({record.playbook['digest']}, now {loaded.ref.digest}); begin anew: "
+            f"firstbad investigate {record.run}"
+        )
+    return loaded

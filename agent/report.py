@@ -1,0 +1,42 @@
+"""The JSON object of an investigation: a contract for scripts (docs: `investigate --json`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from firstbad.agent.incident import Incident
+from firstbad.playbooks.results import Verdict
+
+EXIT_CODES = {"healthy": 0, "incident": 1, "undetermined": 3}
+"""Exit codes by outcome; 2 is what the user can fix, 70 a bug."""
+
+
+def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
+    """The object that `investigate --json` prints."""
+    leading = verdict.leading
+    return {
+        "schema": 1,
+        "incident": verdict.incident,
+        "outcome": verdict.outcome,
+        "window": verdict.window,
+        "first_bad": {
+            "last_good": verdict.first_bad.last_good,
+            "first_bad": verdict.first_bad.first_bad,
+            "signal": verdict.first_bad.signal,
+        },
+        "noticed_step": verdict.noticed_step,
+        "layers": [
+            {"id": r.id, "outcome": r.outcome, "strength": r.strength, "reason": r.reason}
+            for r in verdict.layers
+        ],
+        "cause": None
+        if leading is None
+        else {"id": leading.cause, "layer": leading.layer, "confidence": leading.confidence},
+        "findings": [f.model_dump(mode="json") for f in verdict.findings],
+        "conditional_on": list(verdict.conditional_on),
+        "waivers": [w.model_dump() for w in verdict.waivers],
+        "not_checked": [n.model_dump() for n in verdict.not_checked],
+        "requests": [r.model_dump() for r in verdict.requests],
+        "usage": verdict.usage.model_dump(),
+        "memo": {"md": str(incident.markdown_file), "html": str(incident.html_file)},
+    }

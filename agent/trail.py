@@ -1,0 +1,140 @@
+"""The walk of a playbook over evidence: gather, judge, and what stays unread behind a closed layer.
+
+The graph takes these steps one by one and saves between them; `verify` takes them all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firstbad.agent.evidence_store import EvidenceSource
+from firstbad.playbooks.conclude import Ask, conclude
+from firstbad.playbooks.loader import Loaded
+from firstbad.playbooks.model import Layer
+from firstbad.playbooks.results import CheckResult, LayerResult, Usage, Verdict, Waiver
+from firstbad.playbooks.walk import OPEN, judge_layer, layer_outcome, resolve_call
+from firstbad.tools.evidence import Evidence
+
+
+@dataclass
+class Trail:
+    """How far a walk has come."""
+
+    aliases: dict[str, str] = field(default_factory=dict)
+    """The playbook's name of a piece of evidence -> its id."""
+    layers: dict[str, LayerResult] = field(default_factory=dict)
+    checks: list[CheckResult] = field(default_factory=list)
+
+    @property
+    def closed_by(self) -> LayerResult | None:
+        """The layer that closed the way, if one has."""
+        return next((r for r in self.layers.values() if r.outcome not in OPEN), None)
+
+    def seen(self, source: EvidenceSource) -> dict[str, Evidence]:
+        """Evidence by alias."""
+        return {alias: source.by_id(i) for alias, i in self.aliases.items()}
+
+    def evidence_ids(self) -> tuple[str, ...]:
+        """Ids of what this walk has used, in order."""
+        used = {*self.aliases.values(), *(i for check in self.checks for i in check.evidence)}
+        return tuple(sorted(used, key=lambda i: (len(i), i)))
+
+
+def gather(
+    loaded: Loaded, layer: Layer, trail: Trail, source: EvidenceSource, noticed_step: int | None
+) -> None:
+    """Get the evidence of a layer's checks, but not of those whose dependencies have not passed."""
+    for check in layer.checks:
+        seen = trail.seen(source)
+        judged = {r.check: r for r in _judge(loaded, layer, trail, seen)}
+        if judged[check.id].blocked_by:
+            continue
+        for alias, call in check.evidence.items():
+            tool, args = resolve_call(call, seen, noticed_step)
+            seen[alias] = source.get(tool, args)
+            trail.aliases[alias] = seen[alias].id
+
+
+def judge(
+    loaded: Loaded,
+    layer: Layer,
+    trail: Trail,
+    source: EvidenceSource,
+    waivers: Iterable[Waiver],
+) -> LayerResult:
+    """Judge a layer on what was gathered; behind a closed layer it counts as not reached."""
+    results = _judge(loaded, layer, trail, trail.seen(source))
+    waiver = next((w for w in waivers if w.layer == layer.id), None)
+    found = layer_outcome(layer, results, way_open=trail.closed_by is None, waiver=waiver)
+    trail.checks.extend(results)
+    trail.layers[layer.id] = found
+    return found
+
+
+def walk_all(
+    loaded: Loaded,
+    layers: Iterable[Layer],
+    trail: Trail,
+    source: EvidenceSource,
+    noticed_step: int | None,
+    waivers: Sequence[Waiver],
+) -> None:
+    """Gather and judge several layers; the way may close among them, or be closed already."""
+    for layer in layers:
+        gather(loaded, layer, trail, source, noticed_step)
+        judge(loaded, layer, trail, source, waivers)
+
+
+def refusals(loaded: Loaded, trail: Trail) -> list[dict[str, Any]]:
+    """What each layer behind the closed one was refused."""
+    closed = trail.closed_by
+    if closed is None:
+        return []
+    return [
+        {
+            "layer": layer.id,
+            "blocked_by": closed.id,
+            "not_read": [c.check for c in trail.checks if c.layer == layer.id and c.blocked_by],
+            "read_as_facts": [
+                c.check for c in trail.checks if c.layer == layer.id and not c.blocked_by
+            ],
+        }
+        for layer in loaded.playbook.layers
+        if trail.layers[layer.id].outcome == "not_reached"
+    ]
+
+
+def reach_verdict(
+    loaded: Loaded,
+    ask: Ask,
+    trail: Trail,
+    source: EvidenceSource,
+    *,
+    waivers: Iterable[Waiver],
+    checkpoint_steps: Sequence[int],
+    versions: Mapping[str, str],
+) -> Verdict:
+    """Conclude from a finished walk; only waivers that opened a layer are named."""
+    used = [source.by_id(i) for i in trail.evidence_ids()]
+    applied = [w for w in waivers if trail.layers[w.layer].outcome == "waived"]
+    return conclude(
+        loaded,
+        ask=ask,
+        layers=list(trail.layers.values()),
+        checks=trail.checks,
+        seen=trail.seen(source),
+        waivers=applied,
+        checkpoint_steps=checkpoint_steps,
+        usage=Usage(tool_calls=len(used), seconds=round(sum(e.seconds for e in used), 3)),
+        versions=dict(versions),
+    )
+
+
+def _judge(
+    loaded: Loaded, layer: Layer, trail: Trail, seen: Mapping[str, Evidence]
+) -> tuple[CheckResult, ...]:
+    return judge_layer(
+        layer, seen, playbook=loaded.playbook.name, layers=trail.layers, checks=trail.checks
+    )

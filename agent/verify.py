@@ -1,0 +1,177 @@
+"""Verify: recompute every number of an incident from the run's files, and conclude again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from firstbad.agent.compare import compare_json, compare_lines, count_numbers
+from firstbad.agent.evidence_store import full_args, key_of, measure
+from firstbad.agent.incident import Incident, IncidentRecord, find
+from firstbad.agent.nodes import ask_of
+from firstbad.agent.reading import playbook_of, verdict_of
+from firstbad.agent.runs import open_ref
+from firstbad.agent.trail import Trail, reach_verdict, refusals, walk_all
+from firstbad.playbooks.loader import Loaded
+from firstbad.playbooks.results import Waiver
+from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Evidence, Scalar
+from firstbad.tools.run import Run
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where the stored and the recomputed part."""
+
+    place: str
+    """Evidence id, or file."""
+    field: str
+    stored: Any
+    recomputed: Any
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What verifying found."""
+
+    incident: str
+    evidence: int
+    numbers: int
+    differences: tuple[Difference, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `verify --json` prints."""
+        return {
+            "schema": 1,
+            "incident": self.incident,
+            "equal": not self.differences,
+            "evidence": self.evidence,
+            "numbers": self.numbers,
+            "differences": [asdict(d) for d in self.differences],
+        }
+
+
+class Recount:
+    """Evidence measured anew, under the ids and with the timings of the stored records."""
+
+    def __init__(self, incident: Incident, run: Run) -> None:
+        """Measure again what the folder holds."""
+        self._run = run
+        self.differences: list[Difference] = []
+        self.numbers = 0
+        self._by_id: dict[str, Evidence] = {}
+        self._by_key: dict[tuple[Any, ...], Evidence] = {}
+        for evidence_id in incident.evidence_ids():
+            self._again(evidence_id, incident.evidence_text(evidence_id))
+
+    def get(self, tool: str, args: Mapping[str, Scalar]) -> Evidence:
+        """Evidence of a tool with these settings; what the folder lacks is a difference."""
+        full = full_args(tool, args)
+        key = key_of(tool, full, "")
+        if key not in self._by_key:
+            last = max((int(i[1:]) for i in self._by_id), default=0)
+            found = measure(self._run, tool, full, f"E{last + 1}")
+            self._file(found)
+            self.differences.append(
+                Difference(found.id, f"{tool} {json.dumps(full)}", None, found.summary)
+            )
+        return self._by_key[key]
+
+    def by_id(self, evidence_id: str) -> Evidence:
+        """Evidence that was got before."""
+        return self._by_id[evidence_id]
+
+    def _again(self, evidence_id: str, text: str) -> None:
+        try:
+            raw = json.loads(text)
+            stored = Evidence.model_validate_json(text)
+        except ValueError as error:
+            self.differences.append(
+                Difference(evidence_id, "file", str(error).split("\n")[0], "a record of evidence")
+            )
+            return
+        again = measure(self._run, stored.tool, stored.args, evidence_id)
+        again = again.model_copy(
+            update={"seconds": stored.seconds, "tool_version": stored.tool_version}
+        )
+        self.numbers += count_numbers(raw.get("metrics")) + count_numbers(raw.get("tables"))
+        expected = json.loads(again.model_dump_json())
+        for field, old, new in compare_json(raw, expected):
+            self.differences.append(Difference(evidence_id, field, old, new))
+        self._file(again)
+
+    def _file(self, evidence: Evidence) -> None:
+        self._by_id[evidence.id] = evidence
+        self._by_key[key_of(evidence.tool, evidence.args, "")] = evidence
+
+
+def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None) -> Verification:
+    """Recompute an incident.
+
+    Args:
+        id_or_folder: which incident.
+        out: folder of incident folders, when not the home.
+        run: where the run lies now, when it was moved.
+
+    Raises:
+        UserError: no such incident, it is unfinished, or the run is not there.
+    """
+    incident = find(id_or_folder, out)
+    record = incident.record()
+    if not incident.verdict_file.is_file() or not incident.markdown_file.is_file():
+        raise UserError(
+            f"incident `{incident.id}` is unfinished; go on with: "
+            f"firstbad investigate --resume {incident.handle}"
+        )
+    loaded = playbook_of(record)
+    opened = open_ref(run or record.run_at, shown=record.run)
+    source = Recount(incident, opened)
+    found = [*source.differences]
+    source.differences.clear()
+    conclusions = list(_conclude_again(incident, record, loaded, opened, source))
+    return Verification(
+        incident=record.id,
+        evidence=len(incident.evidence_ids()),
+        numbers=source.numbers,
+        differences=(*found, *source.differences, *conclusions),
+    )
+
+
+def _conclude_again(
+    incident: Incident, record: IncidentRecord, loaded: Loaded, run: Run, source: Recount
+) -> Iterator[Difference]:
+    """Walk, judge, conclude and write again; differences in the verdict and in the memo."""
+    from firstbad.agent.memo import build_memo
+
+    waivers = [Waiver.model_validate(w) for w in record.waivers]
+    trail = Trail()
+    walk_all(loaded, loaded.playbook.layers, trail, source, record.noticed_step, waivers)
+    verdict = reach_verdict(
+        loaded,
+        ask_of(record),
+        trail,
+        source,
+        waivers=waivers,
+        checkpoint_steps=[c.step for c in run.checkpoints],
+        versions=record.versions,
+    )
+    try:
+        stored = json.loads(incident.verdict_file.read_text(encoding="utf-8"))
+        verdict_of(incident)
+    except (ValueError, UserError) as error:
+        yield Difference("verdict.json", "file", str(error).split("\n")[0], "a verdict")
+    else:
+        for field, old, new in compare_json(stored, json.loads(verdict.model_dump_json())):
+            yield Difference("verdict.json", field, old, new)
+    blocked = [r for r in record.refusals if "tool" not in r]
+    for field, old, new in compare_json(blocked, refusals(loaded, trail)):
+        yield Difference("incident.json", f"refusals{field}", old, new)
+    evidence = {i: source.by_id(i) for i in trail.evidence_ids()}
+    memo = build_memo(verdict, evidence, run, loaded)
+    for path, text in ((incident.markdown_file, memo.markdown), (incident.html_file, memo.html)):
+        written = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+        for line, old, new in compare_lines(written, text):
+            yield Difference(path.name, f"line {line}", old, new)

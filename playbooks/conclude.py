@@ -1,0 +1,364 @@
+"""Conclude: from judged layers and checks to findings, the leading one, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from firstbad.playbooks.causes import causes
+from firstbad.playbooks.gate import Seen, all_hold, observe
+from firstbad.playbooks.loader import PLACE, Loaded
+from firstbad.playbooks.model import Check, Layer, Pointer
+from firstbad.playbooks.results import (
+    CheckResult,
+    Confidence,
+    Finding,
+    LayerResult,
+    NotChecked,
+    Onset,
+    Request,
+    Usage,
+    Verdict,
+    Waiver,
+)
+from firstbad.playbooks.walk import window_kind
+from firstbad.tools.evidence import Evidence, Record
+
+LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
+STILL_GOING = "nothing measured here dates it"
+
+
+class Ask(Record):
+    """What was asked, of which run."""
+
+    incident: str
+    run: str
+    framework: str
+    complaint: str = ""
+    noticed_step: int | None = None
+
+
+def conclude(
+    loaded: Loaded,
+    *,
+    ask: Ask,
+    layers: Sequence[LayerResult],
+    checks: Sequence[CheckResult],
+    seen: Seen,
+    waivers: Sequence[Waiver],
+    checkpoint_steps: Sequence[int],
+    usage: Usage,
+    versions: Mapping[str, str],
+) -> Verdict:
+    """Read the judged record and conclude; the same record gives the same verdict."""
+    book = loaded.playbook
+    by_check = {(layer.id, c.id): c for layer in book.layers for c in layer.checks}
+    found = [
+        build_finding(by_check[r.layer, r.check], r, seen)
+        for r in checks
+        if r.outcome == "fail" and r.layer != "window"
+    ]
+    findings = order_findings(loaded, merge_findings(found), layers)
+    closed_at = next((r for r in layers if r.outcome in ("fail", "inconclusive")), None)
+    open_layers = tuple(r.id for r in layers if r.outcome == "inconclusive")
+    waived = tuple(r.id for r in layers if r.outcome == "waived")
+    window = window_kind(book, seen)
+    onset = _window_onset(seen)
+    notes = tuple(_notes(book.layers, checks, seen))
+    first_bad = findings[0].first_bad if findings else onset
+    if findings:
+        outcome = "incident"
+        headline = findings[0].claim
+        if first_bad.from_start:
+            window = "bad_from_start"
+        elif first_bad.first_bad is not None:
+            window = "onset"
+    elif closed_at is not None and closed_at.outcome == "inconclusive":
+        outcome = "undetermined"
+        headline = (
+            f"No failed check, but layer `{closed_at.id}` could not be decided, "
+            "so nothing after it may be read."
+        )
+    elif window == "steady" or all_hold(book.outcome_holds, seen):
+        outcome = "healthy"
+        headline = "Every layer passed and no check failed." + (
+            ""
+            if window == "steady"
+            else " A signal moved, the outcome held: a change, not a fault."
+        )
+    else:
+        outcome = "undetermined"
+        headline = "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
+    conditional = (*waived, *(open_layers if findings else ()))
+    if findings and conditional:
+        findings = [_weaken(f, conditional) for f in findings]
+    return Verdict(
+        incident=ask.incident,
+        run=ask.run,
+        framework=ask.framework,
+        complaint=ask.complaint,
+        outcome=outcome,
+        headline=headline,
+        window=window,
+        first_bad=first_bad,
+        noticed_step=ask.noticed_step,
+        layers=tuple(layers),
+        checks=tuple(checks),
+        findings=tuple(findings),
+        notes=notes,
+        conditional_on=tuple(
+            f"{name} (waived)" if name in waived else name for name in conditional
+        ),
+        waivers=tuple(waivers),
+        not_checked=tuple(_not_checked(checks)),
+        requests=tuple(_requests(by_check, checks, ask)),
+        resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
+        playbooks=(loaded.ref,),
+        usage=usage,
+        versions=dict(versions),
+    )
+
+
+def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
+    """The finding of a failed check: the first pointer whose bounds all hold."""
+    pointer = next((p for p in check.points_to if all_hold(p.when, seen)), None)
+    if pointer is None:
+        pointer = Pointer(
+            cause="other.unlisted", claim=result.message or check.asks, confidence="low"
+        )
+    cause = causes()[pointer.cause]
+    broken = [c.evidence for c in result.clauses if c.role == "fail_if" and c.held and c.evidence]
+    named = [seen[m.split(".", 1)[0]].id for m in pointer.when if m.split(".", 1)[0] in seen]
+    against = [
+        seen[measure.split(".", 1)[0]].id
+        for measure, bound in pointer.contradicted_if.items()
+        if bound.holds(observe(seen, measure)) is True
+    ]
+    confidence = pointer.confidence
+    if against:
+        confidence = LOWER[confidence]
+    if result.strength in ("proxy", "declared", "differential"):
+        confidence = LOWER[confidence]
+    return Finding(
+        id=f"F:{result.layer}.{result.check}",
+        cause=cause.id,
+        layer=result.layer,
+        check=result.check,
+        claim=fill(pointer.claim, seen),
+        first_bad=_onset_of(check, pointer, seen),
+        supports=tuple(dict.fromkeys([*broken, *named])) or result.evidence,
+        contradicts=tuple(dict.fromkeys(against)),
+        confidence=confidence,
+        refuted_by=cause.refuted_by,
+        remedy=cause.remedy,
+        remedy_kind=cause.remedy_kind,
+        dilutes=cause.dilutes,
+        ruled_out=tuple(
+            fill(text, seen) for text, bounds in pointer.ruled_out.items() if all_hold(bounds, seen)
+        ),
+        independent=not check.depends_on,
+    )
+
+
+def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """One finding per layer and cause: two checks that name the same cause support each other."""
+    merged: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        key = (finding.layer, finding.cause)
+        other = merged.get(key)
+        if other is None:
+            merged[key] = finding
+            continue
+        sharper = min((other, finding), key=lambda f: (f.first_bad.first_bad is None, f.first_bad.sampled))
+        surer = min((other, finding), key=lambda f: list(LOWER).index(f.confidence))
+        merged[key] = other.model_copy(
+            update={
+                "claim": surer.claim,
+                "first_bad": sharper.first_bad,
+                "confidence": surer.confidence,
+                "supports": tuple(dict.fromkeys([*other.supports, *finding.supports])),
+                "contradicts": tuple(dict.fromkeys([*other.contradicts, *finding.contradicts])),
+                "ruled_out": tuple(dict.fromkeys([*other.ruled_out, *finding.ruled_out])),
+                "independent": other.independent or finding.independent,
+            }
+        )
+    return list(merged.values())
+
+
+def order_findings(
+    loaded: Loaded, findings: Sequence[Finding], layers: Sequence[LayerResult]
+) -> list[Finding]:
+    """The leading finding first.
+
+    The first failed layer on the way leads, unless an independent fact with an earlier (or equal)
+    onset is linked to it by `leads_to`. Where the way closed as inconclusive, facts lead in the
+    order of their onset. Findings of one layer keep the order of the playbook.
+    """
+    if not findings:
+        return []
+    failed = [r.id for r in layers if r.outcome == "fail"]
+    waived = [r.id for r in layers if r.outcome == "waived"]
+    on_way = [f for f in findings if f.layer in failed or f.layer in waived]
+    leader = min(on_way, key=_when) if on_way else min(findings, key=_when)
+    links = {(link.cause, to) for link in loaded.playbook.leads_to for to in link.to}
+    upstream = [
+        f
+        for f in findings
+        if f is not leader
+        and ((f.cause, leader.layer) in links or (f.cause, leader.cause) in links)
+        and _starts(f) <= _starts(leader)
+    ]
+    if upstream:
+        mechanism, leader = leader, min(upstream, key=_when)
+        findings = [
+            f.model_copy(update={"mechanism_of": leader.id}) if f is mechanism else f
+            for f in findings
+        ]
+    rest = [f for f in findings if f.id != leader.id]
+    numbered = [leader, *sorted(rest, key=_when)]
+    names = {f.id: f"F{i}" for i, f in enumerate(numbered, 1)}
+    return [
+        f.model_copy(
+            update={
+                "id": names[f.id],
+                "mechanism_of": names.get(f.mechanism_of) if f.mechanism_of else None,
+            }
+        )
+        for f in numbered
+    ]
+
+
+def fill(text: str, seen: Seen) -> str:
+    """Put measured numbers into a claim's `{alias.field}` places."""
+
+    def number(place: str, form: str) -> str:
+        value = observe(seen, place)
+        if value is None:
+            return "unknown"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if form == "%":
+            return f"{100 * value:.0f} %"
+        return f"{value}" if isinstance(value, int) else f"{value:.{form or 3}g}"
+
+    return PLACE.sub(
+        lambda m: number(f"{m[1]}.{m[2]}", m[0][1:-1].partition(":")[2]),
+        text,
+    )
+
+
+def _starts(finding: Finding) -> float:
+    onset = finding.first_bad
+    if onset.from_start:
+        return float("-inf")
+    if onset.sampled and onset.last_good is not None:
+        return onset.last_good + 1
+    return float("inf") if onset.first_bad is None else onset.first_bad
+
+
+def _when(finding: Finding) -> float:
+    """Order by onset; what has no date comes last, ties keep the playbook's order."""
+    return _starts(finding)
+
+
+def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
+    """The finding's own first breach; a sampled bracket is narrowed by signals that move in it."""
+    aliases = [pointer.onset] if pointer.onset else list(check.evidence)
+    dated = [seen[a] for a in aliases if a in seen and "first_bad_step" in (seen[a].metrics or {})]
+    for evidence in dated:
+        metrics = evidence.metrics or {}
+        first = metrics["first_bad_step"]
+        if first is None and not metrics.get("from_start"):
+            continue
+        onset = Onset(
+            last_good=_int(metrics.get("last_good_step")),
+            first_bad=_int(first),
+            signal=evidence.signal or evidence.tool,
+            sampled=bool(metrics.get("sampled")),
+            from_start=bool(metrics.get("from_start")),
+        )
+        return _narrow(onset, seen)
+    return Onset(last_good=None, first_bad=None, signal=STILL_GOING)
+
+
+def _narrow(onset: Onset, seen: Seen) -> Onset:
+    """Inside a bracket between two samples, the earliest per-step signal that moved decides."""
+    window = _window_evidence(seen)
+    if not onset.sampled or onset.from_start or onset.first_bad is None or window is None:
+        return onset
+    low = onset.last_good or 0
+    moved = [
+        (step, str(row[0]))
+        for table in window.tables
+        if table.title == "signals that moved"
+        for row in table.rows
+        if isinstance(step := row[2], int) and row[3] == "abrupt" and low < step <= onset.first_bad
+    ]
+    if not moved:
+        return onset
+    step, signal = min(moved)
+    return Onset(last_good=step - 1, first_bad=step, signal=f"{signal}, inside the bracket of {onset.signal}")
+
+
+def _window_evidence(seen: Seen) -> Evidence | None:
+    return next((e for e in seen.values() if e.tool == "find_first_bad" and e.metrics), None)
+
+
+def _window_onset(seen: Seen) -> Onset:
+    evidence = _window_evidence(seen)
+    metrics = evidence.metrics if evidence else None
+    if evidence is None or metrics is None:
+        return Onset(last_good=None, first_bad=None, signal="no signal can be read")
+    return Onset(
+        last_good=_int(metrics.get("last_good_step")),
+        first_bad=_int(metrics.get("first_bad_step")),
+        signal=evidence.signal,
+        from_start=bool(metrics.get("from_start")),
+    )
+
+
+def _weaken(finding: Finding, conditional: Iterable[str]) -> Finding:
+    """A dependent conclusion on an open or waived layer is never of high confidence."""
+    if finding.independent or finding.confidence != "high" or not tuple(conditional):
+        return finding
+    return finding.model_copy(update={"confidence": "medium"})
+
+
+def _notes(layers: Sequence[Layer], checks: Sequence[CheckResult], seen: Seen) -> Iterable[str]:
+    read = {(c.layer, c.check) for c in checks if c.outcome != "not_reached"}
+    for layer in layers:
+        for check in layer.checks:
+            if (layer.id, check.id) in read:
+                yield from (fill(n.say, seen) for n in check.notes if all_hold(n.when, seen))
+
+
+def _not_checked(checks: Sequence[CheckResult]) -> Iterable[NotChecked]:
+    for check in checks:
+        if check.outcome in ("not_reached", "inconclusive"):
+            yield NotChecked(layer=check.layer, check=check.check, why=check.message or check.reason)
+
+
+def _requests(
+    by_check: Mapping[tuple[str, str], Check], checks: Sequence[CheckResult], ask: Ask
+) -> Iterable[Request]:
+    for result in checks:
+        check = by_check[result.layer, result.check]
+        if result.outcome == "inconclusive" and check.request and result.required:
+            yield Request(
+                layer=result.layer,
+                need=check.request,
+                command=check.command.replace("RUN", ask.run).replace("INCIDENT", ask.incident),
+                decides=check.decides or check.asks,
+            )
+
+
+def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
+    """Last checkpoint saved before the first bad step was trained on."""
+    if onset.first_bad is None or onset.from_start:
+        return None
+    bound = (onset.last_good + 1) if onset.sampled and onset.last_good is not None else onset.first_bad
+    earlier = [step for step in checkpoint_steps if step < bound]
+    return f"checkpoint-{max(earlier)}" if earlier else None
+
+
+def _int(value: bool | int | float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,123 @@
+"""Gates: walk the alternatives, compare, and show both operands. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from firstbad.playbooks.model import Alternative, Bounds, Check
+from firstbad.playbooks.results import CheckResult, Clause, Number, Outcome, Reason
+from firstbad.tools.evidence import Evidence
+
+Seen = Mapping[str, Evidence]
+"""Evidence by alias."""
+
+
+def observe(seen: Seen, measure: str) -> Number | None:
+    """The number that `alias.field` names, or None when it could not be had."""
+    alias, name = measure.split(".", 1)
+    evidence = seen.get(alias)
+    return None if evidence is None or evidence.metrics is None else evidence.metrics.get(name)
+
+
+def all_hold(bounds: Bounds, seen: Seen) -> bool:
+    """Whether every bound is known to hold."""
+    return all(bound.holds(observe(seen, measure)) is True for measure, bound in bounds.items())
+
+
+def compare(
+    bounds: Bounds, role: Literal["needs", "fail_if", "doubt_if"], seen: Seen
+) -> tuple[Clause, ...]:
+    """One clause per bound."""
+    clauses = []
+    for measure, bound in bounds.items():
+        observed = observe(seen, measure)
+        evidence = seen.get(measure.split(".", 1)[0])
+        clauses.append(
+            Clause(
+                measure=measure,
+                role=role,
+                op=bound.op,
+                limit=bound.limit,
+                observed=observed,
+                held=bound.holds(observed),
+                evidence=evidence.id if evidence else None,
+            )
+        )
+    return tuple(clauses)
+
+
+def decide(alternative: Alternative, seen: Seen) -> tuple[Outcome, Reason, tuple[Clause, ...]]:
+    """Outcome of one alternative whose needs hold."""
+    clauses = compare(alternative.fail_if, "fail_if", seen)
+    doubts = compare(alternative.doubt_if, "doubt_if", seen)
+    shown = clauses + doubts
+    if any(c.held for c in clauses):
+        return "fail", "bound_broken", shown
+    if any(c.held is None for c in clauses):
+        return "inconclusive", "evidence_missing", shown
+    if any(c.held is not False for c in doubts):
+        return "inconclusive", "bound_doubtful", shown
+    return "pass", "bounds_held", shown
+
+
+def judge(
+    check: Check, seen: Seen, *, playbook: str, layer: str, blocked_by: tuple[str, ...] = ()
+) -> CheckResult:
+    """Decide a check: the first alternative whose needs hold decides; none: inconclusive.
+
+    `blocked_by` names what the check depends on that has not passed; then nothing is read.
+    """
+    used = tuple(seen[a].id for a in check.evidence if a in seen)
+    clauses: tuple[Clause, ...] = ()
+    outcome: Outcome = "inconclusive"
+    reason: Reason = "evidence_missing"
+    strength = None
+    excludes_not = ""
+    message = check.request
+    if blocked_by:
+        outcome, reason = "not_reached", "depends_on_open"
+        message = f"not read: depends on {', '.join(blocked_by)}"
+    else:
+        for alternative in check.gate:
+            needs = compare(alternative.needs, "needs", seen)
+            if not all(c.held is True for c in needs):
+                clauses = clauses or tuple(c for c in needs if c.held is not True)
+                continue
+            outcome, reason, shown = decide(alternative, seen)
+            clauses = needs + shown
+            strength, excludes_not = alternative.strength, alternative.excludes_not
+            message = _explain(outcome, shown, seen, check)
+            break
+        else:
+            errors = [e for a in check.evidence if (e := seen.get(a)) and e.status == "error"]
+            if errors:
+                reason, message = "tool_error", errors[0].summary
+            else:
+                missing = [e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics]
+                message = "; ".join(dict.fromkeys(missing)) or check.request
+    return CheckResult(
+        playbook=playbook,
+        layer=layer,
+        check=check.id,
+        outcome=outcome,
+        strength=strength,
+        required=check.passes,
+        depends_on=check.depends_on,
+        blocked_by=blocked_by,
+        reason=reason,
+        clauses=clauses,
+        evidence=used,
+        message=message,
+        excludes_not=excludes_not if outcome == "pass" else "",
+    )
+
+
+def _explain(outcome: Outcome, clauses: tuple[Clause, ...], seen: Seen, check: Check) -> str:
+    """One sentence from the evidence that decided."""
+    if outcome == "pass":
+        aliases = dict.fromkeys(check.evidence)
+    else:
+        told = [c for c in clauses if c.held is not False]
+        aliases = dict.fromkeys(c.measure.split(".", 1)[0] for c in told)
+    return "; ".join(seen[a].summary for a in aliases if a in seen and seen[a].summary)

@@ -1,0 +1,209 @@
+"""Load playbooks and refuse, by name, whatever does not fit the tools and causes that exist."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from firstbad.playbooks.causes import causes
+from firstbad.playbooks.model import Bounds, Call, Check, Layer, Playbook, Setting
+from firstbad.playbooks.results import PlaybookRef
+from firstbad.tools.errors import UserError
+from firstbad.tools.registry import Tool, tools
+
+REFERENCE = re.compile(r"^\$(?:noticed_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
+PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A playbook that has been checked against the registered tools and causes."""
+
+    playbook: Playbook
+    ref: PlaybookRef
+    path: str
+
+
+def call_parts(call: Call) -> tuple[str, dict[str, Setting]]:
+    """Tool name and settings of an evidence line."""
+    if isinstance(call, str):
+        return call, {}
+    ((name, settings),) = call.items()
+    return name, dict(settings)
+
+
+def builtin(name: str) -> str:
+    """Path of a shipped playbook."""
+    return str(files("firstbad.playbooks") / f"{name}.yaml")
+
+
+def shipped() -> tuple[str, ...]:
+    """Names of the shipped playbooks."""
+    folder = files("firstbad.playbooks")
+    named = (p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    return tuple(sorted(n for n in named if n != "causes"))
+
+
+@cache
+def load(name_or_path: str = "crash") -> Loaded:
+    """Load and check a playbook by shipped name or path.
+
+    Raises:
+        UserError: the file can't be read, or something in it names what does not exist; the text
+            lists every problem with its place.
+    """
+    path = builtin(name_or_path) if name_or_path in shipped() else name_or_path
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"no playbook `{name_or_path}`: expected a file, or one of {', '.join(shipped())}"
+        ) from error
+    playbook = parse(raw, path)
+    problems = list(lint(playbook))
+    if problems:
+        raise UserError(f"{path}: " + "\n  ".join(problems))
+    digest = "sha256:" + hashlib.sha256(raw).hexdigest()[:16]
+    return Loaded(playbook, PlaybookRef(name=playbook.name, digest=digest), path)
+
+
+def parse(raw: bytes, path: str) -> Playbook:
+    """Read a playbook's YAML.
+
+    Raises:
+        UserError: not YAML, or not of the form of `firstbad.playbooks.model`.
+    """
+    try:
+        return Playbook.model_validate(yaml.safe_load(raw))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        lines = [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
+        raise UserError(f"{path}: " + "\n  ".join(lines)) from error
+
+
+def lint(playbook: Playbook) -> Iterator[str]:
+    """Every problem of a playbook against the tools, measures, causes and layers that exist."""
+    known = tools()
+    order: list[str] = []
+    aliases: dict[str, Tool] = {}
+    for layer in playbook.layers:
+        for check in layer.checks:
+            where = f"layer `{layer.id}`, check `{check.id}`"
+            yield from (f"{where}: {p}" for p in _check_calls(check, known, aliases))
+            yield from (f"{where}: {p}" for p in _check_names(check, aliases, order, layer))
+            order.append(f"{layer.id}.{check.id}")
+        order.append(layer.id)
+    yield from (f"top: {p}" for p in _check_top(playbook, aliases, order))
+
+
+def _check_calls(
+    check: Check, known: Mapping[str, Tool], aliases: dict[str, Tool]
+) -> Iterator[str]:
+    for alias, call in check.evidence.items():
+        name, settings = call_parts(call)
+        if name not in known:
+            yield f"no tool `{name}`{_offer(name, known)}"
+            continue
+        fixed = {}
+        for key, value in settings.items():
+            reference = REFERENCE.match(value) if isinstance(value, str) else None
+            if key not in known[name].settings.model_fields:
+                yield f"`{name}` has no setting `{key}`{_offer(key, known[name].settings.model_fields)}"
+            elif reference is None:
+                fixed[key] = value
+            elif reference[1] is not None:
+                yield from _measure(f"{reference[1]}.{reference[2]}", aliases)
+        try:
+            known[name].settings(**fixed)
+        except ValidationError as error:
+            yield f"`{name}`: {error.errors()[0]['msg'].lower()}"
+        if alias in aliases and aliases[alias] is not known[name]:
+            yield f"alias `{alias}` already names `{aliases[alias].name}`"
+        aliases[alias] = known[name]
+
+
+def _check_names(
+    check: Check, aliases: Mapping[str, Tool], order: list[str], layer: Layer
+) -> Iterator[str]:
+    for bounds in _bounds(check):
+        for measure in bounds:
+            yield from _measure(measure, aliases)
+    for pointer in check.points_to:
+        if pointer.cause not in causes():
+            yield f"no cause `{pointer.cause}`{_offer(pointer.cause, causes())}"
+        for match in PLACE.finditer(pointer.claim):
+            yield from _measure(f"{match[1]}.{match[2]}", aliases)
+        if pointer.onset is not None and pointer.onset not in aliases:
+            yield f"onset `{pointer.onset}` is no evidence{_offer(pointer.onset, aliases)}"
+    for name in check.depends_on:
+        if name not in order:
+            yield f"depends on `{name}`, which does not come before it{_offer(name, order)}"
+    can_fail = any(a.fail_if for a in check.gate)
+    if can_fail and not check.points_to and layer.id != "window":
+        yield "it can fail and points to no cause"
+
+
+def _check_top(
+    playbook: Playbook, aliases: Mapping[str, Tool], order: list[str]
+) -> Iterator[str]:
+    tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
+    tops += [s.when for s in playbook.symptoms]
+    for bounds in tops:
+        for measure in bounds:
+            yield from _measure(measure, aliases)
+    for link in playbook.leads_to:
+        if link.cause not in causes():
+            yield f"leads_to: no cause `{link.cause}`{_offer(link.cause, causes())}"
+        yield from (f"leads_to: no layer `{t}`" for t in link.to if t not in order)
+    for decision in playbook.decisions:
+        yield from (f"decisions: no cause `{c}`" for c in decision.causes if c not in causes())
+    for symptom in playbook.symptoms:
+        yield from (f"symptoms: no layer `{s}`" for s in symptom.suspects if s not in order)
+
+
+def _bounds(check: Check) -> Iterator[Bounds]:
+    for alternative in check.gate:
+        yield from (alternative.needs, alternative.fail_if, alternative.doubt_if)
+    for pointer in check.points_to:
+        yield from (pointer.when, pointer.contradicted_if, *pointer.ruled_out.values())
+    yield from (note.when for note in check.notes)
+
+
+def _measure(measure: str, aliases: Mapping[str, Tool]) -> Iterator[str]:
+    alias, name = measure.split(".", 1)
+    if alias not in aliases:
+        yield f"`{measure}`: no evidence `{alias}` so far{_offer(alias, aliases)}"
+    elif name not in aliases[alias].metrics.model_fields:
+        fields = aliases[alias].metrics.model_fields
+        yield f"`{measure}`: `{aliases[alias].name}` does not measure `{name}`{_offer(name, fields)}"
+
+
+def _offer(name: str, known: Any) -> str:
+    near = get_close_matches(name, list(known), n=3, cutoff=0.4)
+    return f"; nearest: {', '.join(near)}" if near else f"; there are: {', '.join(list(known)[:12])}"
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in loc)
+
+
+def json_schema() -> str:
+    """JSON Schema of playbook files, with the tools' names, for editors."""
+    schema = Playbook.model_json_schema()
+    calls = schema["$defs"]["Check"]["properties"]["evidence"]["additionalProperties"]
+    calls["anyOf"][0]["enum"] = list(tools())
+    pointer = schema["$defs"]["Pointer"]["properties"]["cause"]
+    pointer["enum"] = list(causes())
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,156 @@
+"""The form of a playbook file: layers, checks, gates, what a broken bound points to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from firstbad.playbooks.bound import Bound
+from firstbad.playbooks.results import Confidence, Outcome, RemedyKind, Strength, WindowKind
+
+Measure = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]
+"""`alias.field`: a number of one piece of evidence."""
+Bounds = dict[Measure, Bound]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+Setting = bool | int | float | str | None
+Call = str | dict[str, dict[str, Setting]]
+"""A tool's name, or `{name: {setting: value}}`; a text value `$alias.field` is a number of
+earlier evidence and `$noticed_step` the step that the user named."""
+
+
+class Strict(BaseModel):
+    """Frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Alternative(Strict):
+    """One way to decide a check."""
+
+    strength: Strength
+    needs: Bounds = {}
+    """All must hold, or the next alternative is tried."""
+    fail_if: Bounds = {}
+    """Any that holds fails the check."""
+    doubt_if: Bounds = {}
+    """Any that holds leaves the check inconclusive, when nothing fails it."""
+    excludes_not: str = ""
+    """What a pass by this alternative does not exclude."""
+
+
+class Pointer(Strict):
+    """A cause that a failed check points to; the first whose bounds all hold is named."""
+
+    cause: str
+    when: Bounds = {}
+    claim: str
+    """Sentence with `{alias.field}` places for numbers of the evidence."""
+    confidence: Confidence = "high"
+    onset: Name | None = None
+    """Evidence that dates it; default: the first of the check's evidence with an onset."""
+    contradicted_if: Bounds = {}
+    """Bounds that, where they hold, speak against the cause and lower the confidence."""
+    ruled_out: dict[str, Bounds] = {}
+    """Look-alike sentence -> bounds that strike it out when they all hold."""
+
+
+class Note(Strict):
+    """Looks odd and is normal: said when the bounds all hold."""
+
+    when: Bounds
+    say: str
+
+
+class Check(Strict):
+    """One question of a layer."""
+
+    id: Name
+    asks: str
+    evidence: dict[Name, Call]
+    depends_on: tuple[str, ...] = ()
+    """Layers, or `layer.check`, that must have passed before the numbers may be read.
+    Empty: an independent fact, established whatever the earlier layers turn out to be."""
+    passes: bool = True
+    """False: a pass of this check is only necessary; the layer can't pass by it."""
+    gate: tuple[Alternative, ...]
+    points_to: tuple[Pointer, ...] = ()
+    notes: tuple[Note, ...] = ()
+    request: str = ""
+    """What to ask for when it is inconclusive."""
+    command: str = ""
+    decides: str = ""
+    cases: dict[str, Outcome] = {}
+    """Recorded run -> expected outcome; run as tests."""
+
+
+class Layer(Strict):
+    """One layer of the walk."""
+
+    id: Name
+    number: str
+    asks: str
+    checks: tuple[Check, ...]
+
+
+class Link(Strict):
+    """An earlier fact that explains a failed layer: the fact leads, the layer is its mechanism."""
+
+    cause: str
+    to: tuple[str, ...]
+    """Layers that it can bring down."""
+
+
+class Symptom(Strict):
+    """A row of the symptom table: what is seen, which layers to look at closely."""
+
+    seen: str
+    when: Bounds
+    suspects: tuple[str, ...]
+
+
+class Decision(Strict):
+    """A row of the decision table, shown with the next step."""
+
+    result: str
+    causes: tuple[str, ...]
+    conclusion: str
+    do: str
+
+
+class WindowRule(Strict):
+    """How the window is read from its evidence."""
+
+    kind: WindowKind
+    when: Bounds
+
+
+class Playbook(Strict):
+    """A whole playbook file."""
+
+    name: Name
+    title: str
+    window: tuple[WindowRule, ...]
+    outcome_holds: Bounds
+    """Bounds under which a change with no failed check is normal."""
+    layers: tuple[Layer, ...]
+    leads_to: tuple[Link, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+
+class Cause(Strict):
+    """One entry of the closed list of causes."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9_]+$")]
+    layer: str
+    wrong: str
+    tells: str
+    remedy: str = ""
+    remedy_kind: RemedyKind = "fixes"
+    dilutes: str = ""
+    verify: str = ""
+    refuted_by: str = ""
+
+
+CheckKind = Literal["required", "necessary", "fact"]

@@ -1,0 +1,189 @@
+"""What a judgement is made of: Clause, CheckResult, Finding, Verdict.
+
+Measure (Evidence), judge (CheckResult), interpret (Finding), conclude (Verdict): each reads only
+what comes before it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from firstbad.tools.evidence import Record
+
+Outcome = Literal["pass", "fail", "inconclusive", "waived", "not_reached"]
+Strength = Literal["direct", "certified", "differential", "proxy", "declared"]
+STRENGTHS: tuple[Strength, ...] = ("direct", "certified", "differential", "proxy", "declared")
+WindowKind = Literal["onset", "steady", "bad_from_start"]
+Confidence = Literal["low", "medium", "high"]
+RemedyKind = Literal["fixes", "dilutes", "experiment"]
+Reason = Literal[
+    "bounds_held",
+    "bound_broken",
+    "evidence_missing",
+    "bound_doubtful",
+    "tool_error",
+    "depends_on_open",
+    "waived",
+    "way_closed",
+]
+Number = bool | int | float
+
+
+class Clause(Record):
+    """One comparison with both operands shown."""
+
+    measure: str
+    """`alias.field`: which number of which evidence."""
+    role: Literal["needs", "fail_if", "doubt_if"]
+    op: str
+    limit: Number
+    observed: Number | None
+    held: bool | None
+    """None when the number could not be had."""
+    evidence: str | None
+    """Id of the evidence that the number comes from."""
+
+
+class CheckResult(Record):
+    """Outcome of one check of one layer, computed from its clauses."""
+
+    playbook: str
+    layer: str
+    check: str
+    outcome: Outcome
+    strength: Strength | None
+    required: bool
+    """False for a check that can only fail, or only inform."""
+    depends_on: tuple[str, ...]
+    blocked_by: tuple[str, ...] = ()
+    """What it depends on that has not passed; then its numbers are not read."""
+    reason: Reason
+    clauses: tuple[Clause, ...]
+    evidence: tuple[str, ...]
+    message: str
+    excludes_not: str = ""
+    """What a pass at this strength does not exclude."""
+
+
+class Onset(Record):
+    """When a fault began."""
+
+    last_good: int | None
+    first_bad: int | None
+    signal: str
+    sampled: bool = False
+    """True when only some steps were measured: the onset lies between the two."""
+    from_start: bool = False
+
+
+class Finding(Record):
+    """A cause from the closed list, with what supports and what contradicts it."""
+
+    id: str
+    cause: str
+    layer: str
+    check: str
+    claim: str
+    first_bad: Onset
+    supports: tuple[str, ...] = Field(min_length=1)
+    contradicts: tuple[str, ...] = ()
+    origin: Literal["gate", "model", "human"] = "gate"
+    confidence: Confidence
+    refuted_by: str
+    remedy: str
+    remedy_kind: RemedyKind
+    dilutes: str = ""
+    """What only makes the curve look better."""
+    ruled_out: tuple[str, ...] = ()
+    mechanism_of: str | None = None
+    """Id of the finding whose mechanism this one is."""
+    independent: bool = False
+    """True for a fact that stands whatever the layers before it turn out to be."""
+
+
+class Request(Record):
+    """Evidence that would close an open layer."""
+
+    layer: str
+    need: str
+    command: str
+    decides: str
+
+
+class NotChecked(Record):
+    """A check whose numbers were not read or could not be had."""
+
+    layer: str
+    check: str
+    why: str
+
+
+class Waiver(Record):
+    """A person's decision to go past a layer that has not passed."""
+
+    layer: str
+    reason: str
+
+
+class LayerResult(Record):
+    """One layer's outcome, over its checks."""
+
+    id: str
+    number: str
+    outcome: Outcome
+    strength: Strength | None
+    reason: str
+
+
+class PlaybookRef(Record):
+    """Which playbook judged, and its digest."""
+
+    name: str
+    digest: str
+
+
+class Usage(Record):
+    """What the investigation cost."""
+
+    tool_calls: int = 0
+    model_calls: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float = 0.0
+
+
+class Verdict(Record):
+    """The conclusion of an investigation."""
+
+    schema_version: Literal[1] = 1
+    incident: str
+    run: str
+    framework: str
+    complaint: str
+    outcome: Literal["incident", "healthy", "undetermined"]
+    headline: str
+    window: WindowKind
+    first_bad: Onset
+    noticed_step: int | None
+    layers: tuple[LayerResult, ...]
+    checks: tuple[CheckResult, ...]
+    findings: tuple[Finding, ...]
+    """The leading finding first."""
+    notes: tuple[str, ...]
+    """Looks odd and is normal, with the reason."""
+    conditional_on: tuple[str, ...]
+    waivers: tuple[Waiver, ...]
+    not_checked: tuple[NotChecked, ...]
+    requests: tuple[Request, ...]
+    resume_from: str | None = None
+    """Last checkpoint before the onset."""
+    playbooks: tuple[PlaybookRef, ...]
+    usage: Usage
+    versions: dict[str, str]
+
+    @property
+    def leading(self) -> Finding | None:
+        """The finding that names the cause, or None."""
+        return self.findings[0] if self.findings and self.outcome == "incident" else None

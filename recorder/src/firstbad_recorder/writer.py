@@ -1,0 +1,319 @@
+"""The writer: appends what a training loop reports to small text files and never raises into it.
+
+Every line is written by one system call before the method returns, so a process that is killed
+loses at most the line it was writing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import operator
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import Any
+
+SCHEMA_VERSION = 1
+METRICS, EVENTS, RUN = "metrics.jsonl", "events.jsonl", "run.json"
+
+_MAX_TEXT = 10_000
+_MAX_CONFIG = 256 * 1024
+_MAX_RESTARTS = 50
+_MAX_REASONS = 50
+_RESERVED = ("step", "time")
+
+
+class Recorder:
+    """Records the scalars and events of one training process in one folder.
+
+    Use it in one process only (rank 0), and one folder per run. A folder that already holds a
+    record is continued: that is a restart, and the record says so.
+    """
+
+    dropped: int = 0
+    """Lines, events and values that could not be written by this object."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        config: Mapping[str, object] | None = None,
+        max_bytes: int = 2**30,
+    ) -> None:
+        """Start a record, or continue the one that is there.
+
+        Args:
+            path: Folder of the record; made if it is not there.
+            config: The run's settings, kept in `run.json`. Values that JSON does not know are
+                kept as their text. Leave secrets out.
+            max_bytes: Most that the record may take on disk. What comes later is counted in
+                `dropped` and not written; the last twentieth is kept for events.
+        """
+        self._path = path
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._reasons: dict[str, int] = {}
+        self._run: dict[str, Any] = {}  # what run.json says; empty until the folder could be used
+        self._restarted = False
+        self._closed = False
+        self._last_step: int | None = None
+        self._lock = threading.RLock()
+        self._begin = {
+            "started": _now(),
+            "python": platform.python_version(),
+            "config": self._settings(config),
+        }
+        try:
+            self._open()
+        except Exception as error:  # nothing that goes wrong here may reach the training loop
+            self._drop(_reason(error))
+
+    def scalars(
+        self, step: int, values: Mapping[str, object] | None = None, **more: object
+    ) -> None:
+        """Append one line with the numbers of one step.
+
+        A value is a number, a bool, None, or an object whose `.item()` gives one (numpy and torch
+        scalars; reading a tensor that lies on a GPU waits for it). NaN and infinities are written
+        as the texts "NaN", "Infinity" and "-Infinity". Anything else is left out and counted.
+        """
+        try:
+            with self._lock:
+                step = operator.index(step)
+                if self._restarted:
+                    self._restarted = False
+                    self.event("resume", step, "a new process continues this record")
+                record: dict[str, object] = {"step": step, "time": round(time.time(), 3)}
+                for key, value in {**(values or {}), **more}.items():
+                    if key in _RESERVED:
+                        self._drop(f"`{key}` is a reserved name")
+                        continue
+                    try:
+                        record[str(key)] = _number(value)
+                    except Exception:
+                        self._drop(f"value of `{str(key)[:80]}` is not a number")
+                self._append(METRICS, record)
+                self._last_step = step
+        except Exception as error:  # see __init__
+            self._drop(_reason(error))
+
+    def event(self, kind: str, step: int | None, text: str) -> None:
+        """Append one line about something that happened.
+
+        Args:
+            kind: A word such as `phase`, `config_change`, `warning` or `error`.
+            step: The step at which it happened; None if that is not known.
+            text: What happened, up to 10,000 characters.
+        """
+        try:
+            with self._lock:
+                record = {
+                    "kind": str(kind)[:100],
+                    "step": None if step is None else operator.index(step),
+                    "time": round(time.time(), 3),
+                    "text": str(text)[:_MAX_TEXT],
+                }
+                self._append(EVENTS, record)
+        except Exception as error:  # see __init__
+            self._drop(_reason(error))
+
+    def close(self) -> None:
+        """Write down that the process ended in order, and how much was dropped."""
+        try:
+            with self._lock:
+                if self._run and not self._closed:
+                    self._run["finished"] = _now()
+                    self._write_run()
+                self._closed = True
+        except Exception as error:  # see __init__
+            self._drop(_reason(error))
+
+    def __enter__(self) -> Recorder:
+        """Return the recorder itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Record the exception that ends the block, if there is one, and close."""
+        if error is not None:
+            self.event("error", self._last_step, f"{type(error).__name__}: {_text(error)}")
+        self.close()
+
+    def _settings(self, config: Mapping[str, object] | None) -> object:
+        try:
+            settings = _plain({} if config is None else config)
+            if len(json.dumps(settings)) <= _MAX_CONFIG:
+                return settings
+            self._drop("config is too large")
+        except Exception as error:
+            self._drop(f"config could not be read: {_reason(error)}")
+        return {}
+
+    def _open(self) -> None:
+        """Make or continue the record; tried again with each line until the folder can be used."""
+        os.makedirs(self._path, exist_ok=True)
+        files = [os.path.join(self._path, name) for name in (METRICS, EVENTS)]
+        self._bytes = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+        earlier = self._read_run()
+        if earlier:
+            restarts = [*earlier["restarts"], self._begin][-_MAX_RESTARTS:]
+            run = {**earlier, "restarts": restarts, "finished": None}
+        else:
+            run = {
+                "schema_version": SCHEMA_VERSION,
+                **self._begin,
+                "restarts": [],
+                "finished": None,
+                "dropped": 0,
+                "dropped_by_reason": {},
+            }
+        self._restarted = earlier is not None
+        self._run = run
+        self._write_run()
+
+    def _read_run(self) -> dict[str, Any] | None:
+        """The `run.json` that is there; one that cannot be used is moved aside."""
+        file = os.path.join(self._path, RUN)
+        try:
+            with open(file, encoding="utf-8") as stream:
+                run = json.load(stream)
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            run = None
+        shape = {"restarts": list, "dropped": int, "dropped_by_reason": dict}
+        if (
+            isinstance(run, dict)
+            and run.get("schema_version") == SCHEMA_VERSION
+            and all(isinstance(run.get(key), kind) for key, kind in shape.items())
+        ):
+            return run
+        os.replace(file, file + ".unreadable")
+        self._drop("the earlier run.json could not be read")
+        return None
+
+    def _append(self, name: str, record: Mapping[str, object]) -> None:
+        """Append one line to a file that is opened and closed for it.
+
+        That costs a few microseconds and leaves no handle that could go stale, be inherited by
+        a fork, or point to a deleted file.
+        """
+        if self._closed:
+            self._drop("the recorder is closed")
+            return
+        if not self._run:
+            self._open()
+        line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        limit = self._max_bytes if name == EVENTS else self._max_bytes - self._max_bytes // 20
+        if self._bytes + len(line) > limit:
+            self._drop("max_bytes is reached")
+            return
+        file = os.path.join(self._path, name)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        try:
+            handle = os.open(file, flags, 0o666)
+        except FileNotFoundError:  # the folder was removed, or could not be made before
+            os.makedirs(self._path, exist_ok=True)
+            handle = os.open(file, flags, 0o666)
+        try:
+            if os.lseek(handle, 0, os.SEEK_END) > 0:
+                os.lseek(handle, -1, os.SEEK_END)
+                if os.read(handle, 1) != b"\n":  # a line that was cut off stays alone
+                    line = b"\n" + line
+            written = os.write(handle, line)
+        finally:
+            os.close(handle)
+        self._bytes += written
+        if written < len(line):
+            self._drop("a line was cut off by a full disk")
+
+    def _drop(self, reason: str) -> None:
+        """Count what is not written; say each reason once, and save the count now and then."""
+        try:
+            with self._lock:
+                self.dropped += 1
+                if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS:
+                    reason = "other reasons"
+                self._reasons[reason] = self._reasons.get(reason, 0) + 1
+                if self._reasons[reason] == 1:
+                    logging.getLogger("firstbad_recorder").warning("not recorded: %s", reason)
+                if self._run and self.dropped & (self.dropped - 1) == 0:  # at 1, 2, 4, 8, ...
+                    self._write_run()
+        except Exception:  # a count that cannot be saved is still in `dropped`
+            return
+
+    def _write_run(self) -> None:
+        """Replace `run.json` in one go, so that it is never half written."""
+        counts = dict(self._run["dropped_by_reason"])
+        for reason, count in self._reasons.items():
+            counts[reason] = counts.get(reason, 0) + count
+        total = self._run["dropped"] + self.dropped
+        run = {**self._run, "dropped": total, "dropped_by_reason": counts}
+        file = os.path.join(self._path, RUN)
+        os.makedirs(self._path, exist_ok=True)
+        with open(file + ".tmp", "w", encoding="utf-8") as stream:
+            json.dump(run, stream, allow_nan=False, indent=2)
+        os.replace(file + ".tmp", file)
+
+
+def _number(value: Any) -> object:
+    """The JSON form of one number.
+
+    Raises:
+        TypeError: it is not a number, nor an object whose `.item()` gives one.
+        OverflowError: it is an integer of more than 64 bits.
+    """
+    if not (value is None or isinstance(value, (int, float))):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > 63:
+            raise OverflowError
+        return int(value)
+    if not isinstance(value, float):
+        raise TypeError
+    if math.isfinite(value):
+        return float(value)
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _plain(value: object, depth: int = 20) -> object:
+    """The JSON form of a setting; what JSON does not know becomes its text."""
+    if depth and isinstance(value, Mapping):
+        return {_text(key): _plain(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, (list, tuple)):
+        return [_plain(item, depth - 1) for item in value]
+    if isinstance(value, str):
+        return _text(value)
+    try:
+        return _number(value)
+    except Exception:
+        return _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)[:_MAX_TEXT]
+    except Exception:
+        return f"<{type(value).__name__} without a text>"
+
+
+def _reason(error: Exception) -> str:
+    """Kind of error without paths and values, so that equal causes are counted together."""
+    detail = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstbad.agent.complaint import read_complaint
+from firstbad.agent.complaint_words import ALONE, PAIRS, SIGNALS
+
+# How people complain, with what they mean (step, symptoms).
+SAID: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    "reward dropped to a quarter at step 66": (66, ("reward_drop",)),
+    "reward dropped to 0 at step 4100": (4100, ("reward_drop",)),
+    "reward went to 0 at 4.1k": (4100, ("reward_drop",)),
+    "My reward has not moved for hundreds of steps. Config below.": (None, ("reward_flat",)),
+    "Reward has been flat for 300 steps": (None, ("reward_flat",)),
+    "Loss is 0 from the first step. Is it training at all?": (None, ("loss_zero",)),
+    "Loss, grad norm and KL are all exactly 0, but the reward looks normal": (
+        None,
+        ("loss_zero", "kl_zero", "grad_norm_zero"),
+    ),
+    "The accuracy reward is 0 for every sample, the format reward is fine": (
+        None,
+        ("reward_zero",),
+    ),
+    "It learned well until about step 300, then the reward fell to 0 and the text became "
+    "random characters": (300, ("reward_drop", "garbage_text")),
+    "Output is exclamation marks after the first update": (None, ("garbage_text",)),
+    "KL keeps growing, is that a problem or just learning?": (None, ("kl_up", "is_normal")),
+    "Grad norm spikes to hundreds but the reward still rises": (
+        None,
+        ("grad_norm_spike", "reward_rise"),
+    ),
+    "Should the importance ratio not be 1 when I do one update per batch?": (
+        None,
+        ("ratio_not_one", "is_normal"),
+    ),
+    "Rollout and trainer log-probs differ by this much: is that acceptable noise?": (
+        None,
+        ("engine_mismatch", "is_normal"),
+    ),
+    "Entropy goes up after iteration 50": (50, ("entropy_up",)),
+    "entropy collapsed to 0 around 800": (800, ("entropy_down",)),
+    "Answers get shorter and shorter": (None, ("length_down",)),
+    "Why is the printed grad norm above my clip value?": (None, ("clip",)),
+    "Training reward goes up, validation goes down from step 1,200": (
+        1200,
+        ("reward_rise_eval_down",),
+    ),
+    "GPU use is 0-20% most of the time. What is the bottleneck?": (None, ("slow",)),
+    "It hangs without an error after a few steps. NCCL?": (None, ("hang",)),
+    "After resume everything is worse for a while": (None, ("resume_worse",)),
+    "resumed from step 100 and the reward collapsed at step 150": (
+        150,
+        ("reward_drop", "resume_worse"),
+    ),
+    "The model stopped calling the tool. Why?": (None, ("tool_calls",)),
+    "iteration #50: nan": (50, ("nan",)),
+    "Is this normal?": (None, ("is_normal",)),
+    "第66步奖励突然掉到0": (66, ("reward_drop",)),
+    "在4100步左右 reward 崩了": (4100, ("reward_drop",)),
+    "从step 66开始reward掉了": (66, ("reward_drop",)),
+    "训练到4.1k步以后KL飙升": (4100, ("kl_up",)),
+    "第六十六步开始输出乱码": (66, ("garbage_text",)),
+    "第一千二百步熵下降": (1200, ("entropy_down",)),
+    "1.2万步之后回答越来越长": (12000, ("length_up",)),
+    "loss变成nan了 step=512": (512, ("nan",)),
+    "奖励200步没动,正常吗": (None, ("reward_flat", "is_normal")),
+    "": (None, ()),
+}
+
+
+@pytest.mark.parametrize(("text", "meant"), SAID.items())
+def test_complaint_is_understood(text: str, meant: tuple[int | None, tuple[str, ...]]) -> None:
+    said = read_complaint(text)
+    assert (said.noticed_step, said.symptoms) == meant
+    assert said.raw == text
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("it broke at the 4000th step", 4000),
+        ("between step 400 and 500 the reward fell", 400),
+        ("steps 400-500 look strange", 400),
+        ("first 50 steps fine, then at 66 nothing", 66),
+        ("reward dropped from 0.8 to 0.2 at 66", 66),
+        ("global_step=7", 7),
+        ("step 12.5", None),
+        ("reward stuck at 0.5", None),
+        ("took 30 s after 12 hours", None),
+        ("dropped after 20 epochs", None),
+        ("reward fell to 0.2 after 128 tokens", None),
+        ("every 10 steps the loss spikes", None),
+        ("reward crashed 200 steps ago", None),
+        ("KL is at 12", None),
+        ("Is +2 on a 30-question test worth anything?", None),
+        ("reward fell at 20%", None),
+        ("最近50步熵一直在下降", None),
+        ("奖励从0.8降到0.2", None),
+    ],
+)
+def test_a_length_of_time_or_a_level_is_no_step(text: str, step: int | None) -> None:
+    assert read_complaint(text).noticed_step == step
+
+
+def test_a_step_given_apart_wins() -> None:
+    assert read_complaint("reward dropped at step 66", step=70).noticed_step == 70
+    assert read_complaint("reward dropped at step 66", step=0).noticed_step == 0
+
+
+def test_the_signal_of_the_first_symptom_is_named() -> None:
+    assert read_complaint("NaN, and KL explodes").signal == "kl_ref"
+    assert read_complaint("it hangs").signal is None
+
+
+def test_every_signal_belongs_to_a_symptom() -> None:
+    assert set(SIGNALS) <= {*PAIRS.values(), *ALONE, "reward_rise_eval_down"}
+
+
+@given(st.text(max_size=80))
+def test_any_text_can_be_read(text: str) -> None:
+    said = read_complaint(text)
+    assert said.noticed_step is None or said.noticed_step >= 0
+    assert read_complaint(text + " and broke at step 77").noticed_step is not None
+
+
+@given(st.integers(0, 10_000_000))
+def test_a_plain_step_is_read_exactly(step: int) -> None:
+    assert read_complaint(f"reward fell at step {step}").noticed_step == step
+    assert read_complaint(f"reward fell at step {step:,}").noticed_step == step
+    assert read_complaint(f"奖励在第{step}步下降").noticed_step == step

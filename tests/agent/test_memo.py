@@ -1,0 +1,898 @@
+"""The memo: structure, traced numbers, determinism, hostile text, and its three outcomes.
+
+The incident is that of the hand-written example memo (a verifier outage at step 66), with its
+numbers; the run is made of plain formulas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jinja2 import Environment, UndefinedError
+from markdown_it import MarkdownIt
+
+from firstbad.agent.memo import Memo, build_memo
+from firstbad.playbooks.loader import Loaded
+from firstbad.playbooks.model import Playbook
+from firstbad.playbooks.results import (
+    CheckResult,
+    Clause,
+    Finding,
+    LayerResult,
+    NotChecked,
+    Onset,
+    PlaybookRef,
+    Request,
+    Usage,
+    Verdict,
+    Waiver,
+)
+from firstbad.tools.evidence import Evidence, Source, StepWindow, Table
+from firstbad.tools.run import FloatArray, Run, Signal, Signals
+
+ONSET = 66
+STEPS = 120
+
+# ------------------------------------------------------------------------------------- a small case
+
+ASKS = {
+    "window": "Which step was first, and in which signal?",
+    "records": "Are the records what they claim?",
+    "probability": "Can old and new probability be compared?",
+    "optimizer": "Are the steps of the size that was meant?",
+    "reward": "Does the reward measure what it should?",
+    "samples": "How many samples decide?",
+}
+NUMBERS = {
+    "window": "0",
+    "records": "0.5",
+    "probability": "1",
+    "optimizer": "4",
+    "reward": "5",
+    "samples": "C3",
+}
+
+
+def playbook() -> Loaded:
+    gate = ({"strength": "direct"},)
+    layers = [
+        {
+            "id": layer,
+            "number": NUMBERS[layer],
+            "asks": asks,
+            "checks": [{"id": "main", "asks": f"Asked of {layer}.", "evidence": {}, "gate": gate}],
+        }
+        for layer, asks in ASKS.items()
+    ]
+    book = Playbook.model_validate(
+        {
+            "name": "crash",
+            "title": "Crash",
+            "window": (),
+            "outcome_holds": {},
+            "layers": layers,
+            "decisions": [
+                {
+                    "result": "one reward part turns constant, judged right",
+                    "causes": ["reward.verifier_outage"],
+                    "conclusion": "scores were not judged",
+                    "do": "replay the step through the verifier",
+                },
+                {"result": "r", "causes": ["id.rows"], "conclusion": "OTHER CAUSE", "do": "d"},
+            ],
+        }
+    )
+    return Loaded(book, PlaybookRef(name="crash", digest="sha256:0123456789abcdef"), "crash.yaml")
+
+
+def evidence(id_: str, tool: str, summary: str, **fields: Any) -> Evidence:
+    metrics = fields.pop("metrics", {})
+    return Evidence(
+        id=id_,
+        tool=tool,
+        tool_version="0.1.0",
+        args=fields.pop("args", {}),
+        window=fields.pop("window", StepWindow(first=1, last=STEPS)),
+        status=fields.pop("status", "measured"),
+        metrics=metrics,
+        summary=summary,
+        **fields,
+    )
+
+
+def wave(step: int, size: float = 1.0) -> float:
+    return round(size * float(np.sin(step * 1.7)), 4)
+
+
+def case_evidence() -> dict[str, Evidence]:
+    judged = tuple(
+        (step, 24, round(0.78 + wave(step, 0.06), 4), 0.0 if step >= ONSET else 0.8)
+        for step in range(1, STEPS + 1)
+    )
+    groups = tuple(
+        (step, 6 if step >= ONSET else 0, 0 if step >= ONSET else 4, 0 if step >= ONSET else 2)
+        for step in range(1, STEPS + 1)
+    )
+    source = Source(kind="metrics", ref="trainer_state.json", digest="sha256:91f2c3d4e5f60718")
+    found = [
+        evidence(
+            "E1",
+            "find_first_bad",
+            "`reward` left its band first, at step 66 (with rewards/correctness/mean)",
+            args={"noticed_step": 66},
+            metrics={"is_onset": True, "first_bad_step": 66, "last_good_step": 65, "n_moved": 2},
+            tables=(
+                Table(
+                    title="signals that moved",
+                    columns=("signal", "last good", "first bad", "before", "after", "band widths"),
+                    rows=(
+                        ("rewards/correctness/mean", 65, 66, 0.83333, 0.0, 13.5),
+                        ("reward", 65, 66, 1.0864583, 0.2632, 10.9),
+                        ("step_time", 65, 66, 0.174, 0.729, 49.2),
+                    ),
+                ),
+            ),
+            sources=(source,),
+            signal="reward",
+        ),
+        evidence("E2", "check_rows", "48 rows a step, 8 per prompt", metrics={"n_uneven": 0}),
+        evidence("E3", "check_ratios", "1 update per batch, largest ratio 1", metrics={"n_off": 0}),
+        evidence(
+            "E4",
+            "check_learning_rate",
+            "learning rate follows its schedule",
+            metrics={"worst_relative": 1.25e-07},
+        ),
+        evidence(
+            "E7",
+            "compare_judges",
+            "judged 1,004 of 1,304 right after step 66, all scored 0",
+            args={"judge": "exact", "from_step": 66, "tolerance": None},
+            metrics={
+                "agreement_before": 0.99937,
+                "agreement_after": 0.22999999,
+                "n_judged": 2880,
+                "right_scored_zero": 1004,
+            },
+            tables=(
+                Table(
+                    title="per step: judged and logged accuracy",
+                    columns=("step", "rows", "judged", "logged"),
+                    rows=judged,
+                ),
+            ),
+            sources=(Source(kind="rollouts", ref="completions/"), source),
+            signal="judged accuracy",
+        ),
+        evidence(
+            "E8",
+            "read_rollouts",
+            "8 rollouts of steps 65 and 66",
+            tables=(
+                Table(
+                    title="rollouts",
+                    columns=("row", "before: step 65", "after: step 66"),
+                    rows=((0, "<think>3 1</think> <answer>1 3</answer>", "<answer>1 3</answer>"),),
+                ),
+            ),
+        ),
+        evidence(
+            "E11",
+            "count_groups",
+            "from step 66 on 330 of 330 groups are all wrong",
+            metrics={"all_wrong_share": 1.0, "n_groups": 330},
+            tables=(
+                Table(
+                    title="per step: groups by outcome",
+                    columns=("step", "all wrong", "mixed", "all right"),
+                    rows=groups,
+                ),
+            ),
+        ),
+        evidence(
+            "E12",
+            "check_masks",
+            "no captures in this run",
+            status="no_data",
+            metrics=None,
+            window=None,
+        ),
+    ]
+    return {e.id: e for e in found}
+
+
+def clause(measure: str, op: str, limit: float, observed: Any, **fields: Any) -> Clause:
+    held = fields.pop("held", False)
+    return Clause(
+        measure=measure,
+        role=fields.pop("role", "fail_if"),
+        op=op,
+        limit=limit,
+        observed=observed,
+        held=held,
+        evidence=fields.pop("evidence", None),
+    )
+
+
+def check(layer: str, outcome: str, message: str, **fields: Any) -> CheckResult:
+    values: dict[str, Any] = {
+        "playbook": "crash",
+        "layer": layer,
+        "check": "main",
+        "outcome": outcome,
+        "strength": "direct",
+        "required": True,
+        "depends_on": (),
+        "reason": "bounds_held",
+        "clauses": (),
+        "evidence": (),
+        "message": message,
+    }
+    return CheckResult(**{**values, **fields})
+
+
+def layer(name: str, outcome: str, reason: str, strength: str | None = "direct") -> LayerResult:
+    return LayerResult.model_validate(
+        {
+            "id": name,
+            "number": NUMBERS[name],
+            "outcome": outcome,
+            "strength": strength,
+            "reason": reason,
+        }
+    )
+
+
+CHECKS = (
+    check("window", "pass", "`reward` left its band first, at step 66", evidence=("E1",)),
+    check("records", "pass", "48 rows a step, 8 per prompt", evidence=("E2",)),
+    check(
+        "probability",
+        "pass",
+        "1 update per batch, largest ratio 1",
+        strength="declared",
+        evidence=("E3",),
+        excludes_not="a sampler that differs from the trainer",
+        clauses=(clause("ratios.n_off", ">", 0, 0, evidence="E3"),),
+    ),
+    check("optimizer", "pass", "learning rate follows its schedule", evidence=("E4",)),
+    check(
+        "reward",
+        "fail",
+        "judged 1,004 of 1,304 right after step 66, all scored 0",
+        reason="bound_broken",
+        evidence=("E7", "E11"),
+        clauses=(
+            clause("judge.n_judged", ">=", 200.0, 2880, role="needs", held=True, evidence="E7"),
+            clause("judge.agreement_after", "<", 0.95, 0.22999999, held=True, evidence="E7"),
+            clause("judge.agreement_before", "<", 0.9, 0.99937, evidence="E7"),
+        ),
+    ),
+    check(
+        "samples",
+        "not_reached",
+        "",
+        strength=None,
+        reason="depends_on_open",
+        depends_on=("reward",),
+        blocked_by=("reward",),
+    ),
+    check(
+        "samples",
+        "fail",
+        "from step 66 on 330 of 330 groups are all wrong",
+        check="composition",
+        reason="bound_broken",
+        evidence=("E11",),
+        clauses=(clause("groups.all_wrong_share", ">", 0.5, 1.0, held=True, evidence="E11"),),
+    ),
+)
+
+LEADING = Finding(
+    id="F1",
+    cause="reward.verifier_outage",
+    layer="reward",
+    check="main",
+    claim="The correctness verifier stopped judging at step 66 and its failures are scored 0.",
+    first_bad=Onset(last_good=65, first_bad=66, signal="judged accuracy"),
+    supports=("E7", "E11"),
+    confidence="high",
+    refuted_by="judged accuracy after the onset near 0",
+    remedy="make the verifier raise or mark the sample as unjudged (`fallback score 0.0`)",
+    remedy_kind="fixes",
+    dilutes="lower learning rate, larger batch",
+    ruled_out=("prompts became too hard: judged accuracy did not fall (0.77)",),
+    independent=True,
+)
+SECOND = Finding(
+    id="F2",
+    cause="collapse.all_wrong",
+    layer="samples",
+    check="composition",
+    claim="All groups are all wrong from step 66 on.",
+    first_bad=Onset(last_good=65, first_bad=66, signal="groups"),
+    supports=("E11",),
+    confidence="medium",
+    refuted_by="a mixed group",
+    remedy="none of its own",
+    remedy_kind="experiment",
+    mechanism_of="F1",
+)
+
+
+def incident(**changes: Any) -> Verdict:
+    values: dict[str, Any] = {
+        "incident": "20260101-000000-abcd",
+        "run": "trl:/runs/otter",
+        "framework": "trl",
+        "complaint": "reward dropped to a quarter at step 66",
+        "outcome": "incident",
+        "headline": LEADING.claim,
+        "window": "onset",
+        "first_bad": LEADING.first_bad,
+        "noticed_step": 70,
+        "layers": (
+            layer("window", "pass", "`reward` left its band first, at step 66"),
+            layer("records", "pass", "48 rows a step, 8 per prompt"),
+            layer("probability", "pass", "1 update per batch, largest ratio 1", "declared"),
+            layer("optimizer", "pass", "learning rate follows its schedule"),
+            layer("reward", "fail", "judged 1,004 of 1,304 right after step 66, all scored 0"),
+            layer("samples", "not_reached", "an earlier layer has not passed", None),
+        ),
+        "checks": CHECKS,
+        "findings": (LEADING, SECOND),
+        "notes": ("`frac_reward_zero_std` reads 0 although equal groups exist: harmless here.",),
+        "conditional_on": (),
+        "waivers": (),
+        "not_checked": (NotChecked(layer="samples", check="main", why="depends on reward"),),
+        "requests": (),
+        "resume_from": "checkpoint-60",
+        "playbooks": (PlaybookRef(name="crash", digest="sha256:0123456789abcdef"),),
+        "usage": Usage(tool_calls=8, seconds=0.734),
+        "versions": {"firstbad": "0.1.0"},
+    }
+    return Verdict(**{**values, **changes})
+
+
+def healthy(**changes: Any) -> Verdict:
+    layers = tuple(
+        layer(name, "pass", "all bounds held", "declared" if name == "probability" else "direct")
+        for name in NUMBERS
+    )
+    return incident(
+        outcome="healthy",
+        headline="Every layer passed and no check failed.",
+        window="steady",
+        first_bad=Onset(last_good=None, first_bad=None, signal=""),
+        layers=layers,
+        checks=CHECKS[:4],
+        findings=(),
+        not_checked=(),
+        resume_from=None,
+        **changes,
+    )
+
+
+def undetermined(**changes: Any) -> Verdict:
+    layers = (
+        layer("window", "pass", "an onset at 66"),
+        layer("records", "inconclusive", "rows: no rollouts in this run", None),
+        *(
+            layer(n, "not_reached", "an earlier layer has not passed", None)
+            for n in list(NUMBERS)[2:]
+        ),
+    )
+    checks = (
+        CHECKS[0],
+        check(
+            "records",
+            "inconclusive",
+            "no rollouts in this run",
+            strength=None,
+            reason="evidence_missing",
+            evidence=("E12",),
+            clauses=(clause("rows.n_rows", ">=", 100.0, None, role="needs", held=None),),
+        ),
+    )
+    return incident(
+        outcome="undetermined",
+        headline="No failed check, but layer `records` could not be decided.",
+        layers=layers,
+        checks=checks,
+        findings=(),
+        resume_from=None,
+        requests=(
+            Request(
+                layer="records",
+                need="the rollouts of steps 60 to 70",
+                command="firstbad investigate trl:/runs/otter --resume 20260101-000000-abcd",
+                decides="whether the rows still form groups",
+            ),
+        ),
+        **changes,
+    )
+
+
+def run_of(n: int = STEPS, onset: int = ONSET) -> Run:
+    steps = np.arange(1, n + 1, dtype=np.int64)
+    noise = np.sin(steps * 12.9898) * 0.04
+
+    def signal(name: str, key: str, values: FloatArray) -> Signal:
+        return Signal(name=name, steps=steps, values=values, source_key=key)
+
+    fell = np.where(steps >= onset, 0.0, 1.0)
+    found = [
+        signal("reward_mean", "reward", 0.26 + 0.82 * fell + noise),
+        signal("reward_part/correctness", "rewards/correctness/mean", 0.83 * fell + noise * fell),
+        signal("reward_part/format", "rewards/format/mean", 0.9 + noise),
+        signal("entropy", "entropy", 1.1 + noise),
+        signal("kl_ref", "kl", 0.05 + noise * 0.2),
+        signal("grad_norm_preclip", "grad_norm", 0.8 + noise * 3),
+        signal("completion_length_mean", "completions/mean_length", 15 + noise * 10),
+        signal("step_time", "step_time", 0.174 + 0.55 * (1 - fell) + noise * 0.1),
+    ]
+    return Run(
+        ref="trl:/runs/otter",
+        root=Path("/runs/otter"),
+        framework="trl",
+        signals=Signals(known={s.name: s for s in found}),
+    )
+
+
+def memo(
+    verdict: Verdict | None = None,
+    found: Mapping[str, Evidence] | None = None,
+    run: Run | None = None,
+) -> Memo:
+    return build_memo(verdict or incident(), found or case_evidence(), run, playbook())
+
+
+# ------------------------------------------------------------------------------------------ helpers
+
+
+def text_of(html: str) -> str:
+    """The words of a page, without style, tags and drawings."""
+    import html as entities
+
+    html = re.sub(r"<style>.*?</style>|<svg.*?</svg>", " ", html, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", entities.unescape(re.sub(r"<[^>]*>", " ", html)))
+
+
+def tokens_of(markdown: str) -> set[str]:
+    """Kinds of tokens that a Markdown parser with HTML, tables and bare links finds."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    kinds: set[str] = set()
+    for token in parser.parse(markdown):
+        kinds.add(token.type)
+        kinds |= {child.type for child in token.children or ()}
+    return kinds
+
+
+def headings_of(markdown: str) -> list[str]:
+    parsed = MarkdownIt("commonmark").parse(markdown)
+    return [parsed[i + 1].content for i, t in enumerate(parsed) if t.type == "heading_open"]
+
+
+# --------------------------------------------------------------------------------------- structure
+
+
+def test_first_screen_of_an_incident_says_what_to_do() -> None:
+    head = text_of(memo(run=run_of()).html).split("The walk")[0]
+    for part in (
+        "INCIDENT",
+        "reward.verifier_outage",
+        LEADING.claim,
+        "first bad step 66",
+        "last good 65",
+        "you noticed 70",
+        "confidence high",
+        "conditional on nothing",
+        "every step from 66 on carries the fault; last step seen 120",
+        "make the verifier raise",
+        "from checkpoint-60 , the last checkpoint before step 66",
+        "lower learning rate, larger batch: dilutes, does not explain",
+        "judged accuracy after the onset near 0",
+        "samples (not interpretable while reward is not passed)",
+    ):
+        assert part in head
+
+
+def test_sections_come_in_the_order_in_which_they_are_read() -> None:
+    made = memo(run=run_of())
+    wanted = [
+        "The walk",
+        "Evidence for `reward`",
+        "Rollouts before and after",
+        "Ruled out",
+        "Other findings",
+        "Decision table",
+        "Not checked",
+        "Looks odd and is normal",
+        "Evidence",
+    ]
+    assert headings_of(made.markdown) == wanted
+    pages = [re.sub(r"<[^>]*>", "", h) for h in re.findall(r"<h2>(.*?)</h2>", made.html)]
+    assert pages == [
+        "Do now",
+        "Before you act",
+        "The walk",
+        "Evidence for reward",
+        "Plots",
+        "Rollouts before and after",
+        "Ruled out",
+        "Other findings",
+        "Decision table",
+        "Passed on weaker evidence",
+        "Not checked",
+        "Looks odd and is normal",
+        "Evidence",
+    ]
+
+
+def test_walk_shows_every_layer_with_both_operands_and_the_refusal() -> None:
+    made = memo()
+    for shown in (text_of(made.html), made.markdown):
+        for name in NUMBERS:
+            assert name in shown
+        assert "judge.agreement_after" in shown
+        assert "needs: reward" in shown or "needs `reward`" in shown or "needs reward" in shown
+        assert "The way is closed at" in shown
+        assert "independent fact" in shown
+    assert "`judge.agreement_after` 0.23, fails if < 0.95: **broken**" in made.markdown
+    assert "`judge.n_judged` 2,880, needs >= 200: met" in made.markdown
+
+
+def test_evidence_list_says_how_to_recompute_each_number() -> None:
+    made = memo()
+    for shown in (made.html, made.markdown):
+        assert (
+            "firstbad tools run compare_judges trl:/runs/otter --set judge=exact --set from_step=66"
+            in shown
+        )
+        assert "firstbad verify 20260101-000000-abcd" in shown
+        assert "sha256:91f2c3d4e5f60718" in shown
+    for id_ in case_evidence():
+        assert f'<details class="evidence" id="{id_}">' in made.html
+
+
+def test_other_findings_say_what_they_are_to_the_leading_one() -> None:
+    shown = text_of(memo().html)
+    assert "collapse.all_wrong mechanism of the leading finding, layer samples" in shown
+
+
+def test_only_the_decision_rows_of_the_cause_are_shown() -> None:
+    made = memo()
+    assert "scores were not judged" in made.html
+    assert "OTHER CAUSE" not in made.html + made.markdown
+
+
+def test_waiver_and_condition_stand_on_the_first_screen() -> None:
+    verdict = incident(
+        waivers=(Waiver(layer="probability", reason="engine logs are gone"),),
+        conditional_on=("probability (waived)",),
+    )
+    head = text_of(memo(verdict).html).split("The walk")[0]
+    assert "conditional on probability (waived)" in head
+    assert "engine logs are gone" in head
+
+
+def test_sampled_onset_is_told_as_a_bracket() -> None:
+    onset = Onset(last_good=60, first_bad=70, signal="dumps", sampled=True)
+    verdict = incident(first_bad=onset, findings=(LEADING.model_copy(update={"first_bad": onset}),))
+    made = memo(verdict, run=run_of())
+    assert "first bad step 60 to 70" in text_of(made.html)
+    assert '<rect class="bracket"' in made.html
+
+
+def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
+    onset = Onset(last_good=None, first_bad=1, signal="dumps", from_start=True)
+    verdict = incident(first_bad=onset, window="bad_from_start", resume_from=None)
+    shown = text_of(memo(verdict).html)
+    assert "first bad step from the start" in shown
+    assert "start again: there is no good step to go back to" in shown
+
+
+def test_remedy_that_dilutes_is_never_called_a_fix() -> None:
+    weak = LEADING.model_copy(update={"remedy": "halve the rate", "remedy_kind": "dilutes"})
+    made = memo(incident(findings=(weak,)))
+    assert "| only dilutes | halve the rate |" in made.markdown
+    assert "| fix |" not in made.markdown
+
+
+def test_tool_that_broke_is_named_in_walk_and_list() -> None:
+    broken = check(
+        "reward",
+        "inconclusive",
+        "`compare_judges` broke: KeyError",
+        strength=None,
+        reason="tool_error",
+        evidence=("E7",),
+    )
+    found = case_evidence()
+    found["E7"] = evidence(
+        "E7",
+        "compare_judges",
+        "`compare_judges` broke: KeyError",
+        status="error",
+        metrics=None,
+        error="KeyError: 'gold' (judge, line 12)",
+    )
+    made = memo(undetermined().model_copy(update={"checks": (broken,)}), found)
+    assert "the tool broke" in made.markdown
+    assert "KeyError: 'gold'" in text_of(made.html)
+
+
+# ------------------------------------------------------------------------- healthy and undetermined
+
+
+def test_healthy_memo_says_why_it_is_normal_and_what_was_weak() -> None:
+    made = memo(healthy(), run=run_of())
+    assert headings_of(made.markdown)[:3] == [
+        "Why it looks odd and is normal",
+        "Passed on weaker evidence",
+        "The walk",
+    ]
+    for shown in (made.markdown, text_of(made.html)):
+        assert "HEALTHY" in shown
+        assert "probability (declared)" in shown
+        assert "a sampler that differs from the trainer" in shown
+        assert "do now" not in shown.lower()
+
+
+def test_undetermined_memo_asks_first() -> None:
+    made = memo(undetermined(), run=run_of())
+    assert headings_of(made.markdown)[0] == "What would decide it"
+    head = text_of(made.html).split("The walk")[0]
+    for part in (
+        "UNDETERMINED",
+        "the rollouts of steps 60 to 70",
+        "firstbad investigate trl:/runs/otter --resume 20260101-000000-abcd",
+        "whether the rows still form groups",
+    ):
+        assert part in head
+        assert part in made.markdown
+    assert "not observed" in head + text_of(made.html)
+
+
+# ------------------------------------------------------------------------------ numbers, same bytes
+
+
+def numbers_in(text: str) -> set[str]:
+    return set(re.findall(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?", text))
+
+
+def test_every_number_of_the_memo_is_in_verdict_or_evidence() -> None:
+    """A number is traced when it is one of the inputs, rounded to the digits that are shown."""
+    verdict, found = incident(), case_evidence()
+    source = verdict.model_dump_json() + "".join(e.model_dump_json() for e in found.values())
+    source += str(ASKS) + str(NUMBERS)
+    given = [float(t) for t in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", source)]
+    given += [float(t.replace(",", "")) for t in numbers_in(source) if t.strip(",")]
+    counts = {str(len(t.rows)) for e in found.values() for t in e.tables} | {"10", "12"}
+    made = memo(verdict, found)
+    for shown in (made.markdown, text_of(made.html)):
+        for token in numbers_in(shown):
+            text = token.strip(",").replace(",", "")
+            digits = len(text.split("e")[0].partition(".")[2])
+            exponent = int(text.split("e")[1]) if "e" in text else 0
+            near = 0.5000001 * 10.0 ** (exponent - digits)
+            assert text in counts or any(abs(float(text) - v) <= near for v in given), token
+
+
+def test_same_inputs_give_the_same_bytes() -> None:
+    first, second = memo(run=run_of()), memo(run=run_of())
+    assert first == second
+
+
+def test_round_trip_through_json_gives_the_same_bytes() -> None:
+    verdict = Verdict.model_validate_json(incident().model_dump_json())
+    found = {
+        k: Evidence.model_validate_json(e.model_dump_json()) for k, e in case_evidence().items()
+    }
+    assert memo(verdict, found, run_of()) == memo(run=run_of())
+
+
+# ---------------------------------------------------------------------------------------- run, size
+
+
+def test_memo_without_its_run_says_that_plots_are_left_out() -> None:
+    made = memo(run=None)
+    for shown in (made.markdown, text_of(made.html)):
+        assert "plots of its signals are left out" in shown
+    assert made.html.count('class="chart"') == 2  # those of the evidence remain
+
+
+def test_run_of_50000_steps_stays_small() -> None:
+    onset = Onset(last_good=39_999, first_bad=40_000, signal="reward")
+    verdict = incident(first_bad=onset, findings=(LEADING.model_copy(update={"first_bad": onset}),))
+    made = memo(verdict, run=run_of(50_000, 40_000))
+    assert len(made.html) < 400_000
+    assert "first bad 40000" in made.html
+
+
+def test_page_is_self_contained() -> None:
+    html = memo(run=run_of()).html
+    assert "<script" not in html
+    assert re.search(r"""(?:src|href)=["'](?!#)""", html) is None
+    assert "default-src 'none'" in html
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_style_is_allowed_by_its_digest_alone() -> None:
+    import base64
+    import hashlib
+
+    html = memo().html
+    style = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    assert len(style) == 1
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in html
+    assert re.search(r"""\sstyle=["']""", html) is None
+
+
+# ------------------------------------------------------------------------------------- hostile text
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</pre></details></style><b>out</b>",
+    "![pixel](http://evil.example/p.png)",
+    "[click](javascript:alert(1)) https://evil.example/a www.evil.example me@evil.example",
+    "```\n# heading\n```\n<b>bold</b>",
+    "~~~\n`````text\nopen",
+    "\x1b[31mred\x1b[0m \x9b2J \u202eevil\u202c \u200bhidden \ufeff",
+    "| a | b |\n|---|---|\n| `x` \\| y |",
+    "{{ 7 * 191 }} {% raw %} ${7*191}",
+    "\r\n---\r\n===\n> quote\n1. list\n- item\n\tindented",
+    "`a` ``b` <b>x</b> `` https://evil.example `c",
+    "&lt;script&gt; &#60;b&#62; <!-- comment --> <a href='http://evil.example'>",
+    "x" * 20_000,
+    "\ud800 lone surrogate",
+    "",
+)
+
+
+@pytest.fixture(params=range(len(HOSTILE)), ids=lambda i: f"text{i}")
+def hostile(request: pytest.FixtureRequest) -> str:
+    return HOSTILE[request.param]
+
+
+def memo_with(text: str) -> Memo:
+    """The text of others, wherever it can come from."""
+    table = Table(
+        title=text,
+        columns=("row", f"before {text}", "after"),
+        rows=((0, text, f"{text}\n{text}"), (1, "plain", text)),
+    )
+    words = Table(title=text, columns=("file", text), rows=((text, 1.5), ("b", 2.5)))
+    found = {
+        "E1": evidence(
+            "E1",
+            "read_rollouts",
+            text,
+            tables=(table,),
+            args={"pattern": text},
+            sources=(Source(kind="rollouts", ref=text),),
+        ),
+        "E7": evidence(
+            "E7", "compare_judges", f"file `{text}`: {text}", tables=(words,), signal=text
+        ),
+        "E9": evidence("E9", "x", text, status="error", metrics=None, error=text or "broke"),
+    }
+    finding = LEADING.model_copy(
+        update={"claim": text, "remedy": text, "ruled_out": (text,), "contradicts": ("E9",)}
+    )
+    verdict = incident(
+        run=f"trl:/runs/{text}",
+        complaint=text,
+        headline=text,
+        findings=(finding, SECOND.model_copy(update={"claim": text, "remedy": text})),
+        notes=(text,),
+        resume_from=text or None,
+        waivers=(Waiver(layer="records", reason=text),),
+        checks=(check("reward", "fail", text, evidence=("E1", "E7"), excludes_not=text),),
+        layers=(layer("reward", "fail", text),),
+        not_checked=(NotChecked(layer="samples", check="x", why=text),),
+        requests=(Request(layer="records", need=text, command=text, decides=text),),
+        versions={"trl": text},
+    )
+    run = run_of()
+    odd = Signal(
+        name=f"reward_part/{text}",
+        steps=np.array([1, 2, 3], np.int64),
+        values=np.array([0.0, 1.0, 0.5]),
+        source_key=text,
+    )
+    known = {**run.signals.known, odd.name: odd}
+    run = Run(ref="r", root=Path("/r"), framework=text, signals=Signals(known=known))
+    return build_memo(verdict, found, run, playbook())
+
+
+HARMLESS_TAGS = frozenset(
+    "html head meta title style body header main section footer div span p h1 h2 h3 h4 ul li dl dt dd "
+    "table thead tbody tr th td details summary pre code b a figure figcaption svg desc path rect "
+    "text".split()
+)
+
+
+def test_hostile_text_stays_text_in_html(hostile: str) -> None:
+    from html.parser import HTMLParser
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag in HARMLESS_TAGS
+            for name, value in attrs:
+                assert not name.startswith("on")
+                assert name != "src"
+                if name == "href":
+                    assert re.fullmatch(r"#E\d+", value or "")
+
+        def handle_comment(self, data: str) -> None:
+            raise AssertionError(data)
+
+    made = memo_with(hostile)
+    Reader().feed(made.html)
+    assert made.html.count("<details") == made.html.count("</details>")
+
+
+def test_hostile_text_stays_text_in_markdown(hostile: str) -> None:
+    made = memo_with(hostile)
+    kinds = tokens_of(made.markdown)
+    assert not kinds & {
+        "html_block",
+        "html_inline",
+        "link_open",
+        "image",
+        "hr_open",
+        "blockquote_open",
+    }
+    plain_headings = headings_of(memo_with("plain").markdown)
+    if hostile:
+        assert headings_of(made.markdown) == plain_headings
+        assert made.markdown.count("\n| ") == memo_with("plain").markdown.count("\n| ")
+    outside = re.sub(r"(?ms)^(`{3,})text$.*?^\1$", "", made.markdown)
+    for line in outside.splitlines():
+        bare = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", line)
+        assert "://" not in bare
+        assert "www." not in bare
+        assert "@" not in bare
+
+
+def test_hostile_text_leaves_no_control_characters(hostile: str) -> None:
+    made = memo_with(hostile)
+    for shown in (made.html, made.markdown):
+        shown.encode("utf-8")
+        assert not re.search(
+            r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff]", shown
+        )
+
+
+def test_long_rollouts_are_cut_and_say_so() -> None:
+    made = memo_with("x" * 20_000)
+    assert "18,800 more characters" in made.html
+    assert "x" * 1201 not in made.markdown.split("## Rollouts")[1].split("## ")[0]
+
+
+def test_template_syntax_in_text_is_not_run() -> None:
+    made = memo_with("{{ 7 * 191 }}")
+    assert "1337" not in made.html + made.markdown
+
+
+# ---------------------------------------------------------------------------------- strict templates
+
+
+def test_unknown_names_in_templates_are_errors() -> None:
+    from firstbad.agent.memo.build import environments
+
+    def render(environment: Environment) -> str:
+        return environment.from_string("{{ v.nothing }}").render(v=object())
+
+    for environment in environments():
+        with pytest.raises(UndefinedError):
+            render(environment)

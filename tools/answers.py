@@ -1,0 +1,105 @@
+"""Plain extractors and a plain normaliser: an independent judge of short answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Extractor = Callable[[str], str | None]
+
+LONGEST = 20_000
+"""Characters of a completion that are looked at: its end, where answers stand."""
+_TAG = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_STRICT = re.compile(
+    r"^\s*<think>.*?</think>\s*<answer>(.*?)</answer>\s*$", re.IGNORECASE | re.DOTALL
+)
+_HASHES = re.compile(r"####\s*(.+)")
+_SAID = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*(.+)", re.IGNORECASE)
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def _tag(text: str) -> str | None:
+    found = _TAG.findall(text)
+    return found[-1] if found else None
+
+
+def _first_tag(text: str) -> str | None:
+    found = _TAG.search(text)
+    return found[1] if found else None
+
+
+def _strict(text: str) -> str | None:
+    found = _STRICT.match(text)
+    return found[1] if found and found[1].lower().count("<answer>") == 0 else None
+
+
+def _boxed(text: str) -> str | None:
+    """Contents of the last balanced `\\boxed{...}`."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, begin = 0, start + len("\\boxed{")
+    for i in range(begin - 1, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return text[begin:i]
+    return None
+
+
+def _hashes(text: str) -> str | None:
+    found = _HASHES.findall(text)
+    return found[-1] if found else None
+
+
+def _said(text: str) -> str | None:
+    found = _SAID.findall(text)
+    return found[-1].rstrip(". ") if found else None
+
+
+def _last_number(text: str) -> str | None:
+    found = _NUMBER.findall(text)
+    return found[-1] if found else None
+
+
+def _last_line(text: str) -> str | None:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else None
+
+
+def _whole(text: str) -> str | None:
+    return text
+
+
+# Name -> extractor, in the order in which ties are decided.
+EXTRACTORS: dict[str, Extractor] = {
+    "last <answer> tag": _tag,
+    "first <answer> tag": _first_tag,
+    "strict <think> <answer> form": _strict,
+    "last \\boxed{}": _boxed,
+    "after ####": _hashes,
+    "after `answer is`": _said,
+    "last line": _last_line,
+    "last number": _last_number,
+    "whole text": _whole,
+}
+
+_WRAPPING = re.compile(r"^\\(?:text|mathrm|mathbf)\{(.*)\}$", re.DOTALL)
+
+
+def normalise(text: str) -> str:
+    """Lower case, single spaces, no outer quotes, dollars or final stop; numbers in plain form."""
+    value = " ".join(text.split()).strip("$ \"'`").rstrip(".").strip().lower()
+    wrapped = _WRAPPING.match(value)
+    if wrapped:
+        value = wrapped[1].strip()
+    if _NUMBER.fullmatch(value):
+        value = value.replace(",", "")
+        if "." in value:
+            value = value.rstrip("0").rstrip(".")
+    return value
+
+
+def extract(extractor: Extractor, completion: str) -> str | None:
+    """Normalised answer, or None when there is none."""
+    found = extractor(completion[-LONGEST:])
+    return normalise(found) if found is not None else None

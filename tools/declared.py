@@ -1,0 +1,82 @@
+"""What the run's own files declare: settings that decide how other figures are read."""
+
+from __future__ import annotations
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Metrics, Table
+from firstbad.tools.ratios import updates_per_batch
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import Run
+
+SHOWN = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_generations",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "steps_per_generation",
+    "num_iterations",
+    "beta",
+    "epsilon",
+    "epsilon_high",
+    "loss_type",
+    "scale_rewards",
+    "reward_weights",
+    "temperature",
+    "top_p",
+    "top_k",
+    "repetition_penalty",
+    "max_completion_length",
+    "mask_truncated_completions",
+    "max_grad_norm",
+    "entropy_coef",
+    "use_vllm",
+    "bf16",
+    "fp16",
+    "logging_steps",
+    "seed",
+)
+
+
+class Declared(Metrics):
+    """Settings as declared; None where no file states them."""
+
+    n_settings: int
+    accumulation_steps: float | None
+    updates_per_batch: float | None
+    engine_used: bool | None
+    low_precision: bool | None
+    beta: float | None
+    max_grad_norm: float | None
+    entropy_coefficient: float | None
+
+
+@tool
+def read_declared(run: Run) -> Measured[Declared]:
+    """Settings that the run's configuration files declare.
+
+    Cannot tell: what really ran; a wrapper may have dropped a value on the way.
+    """
+    config = run.config
+    if not config.values:
+        raise NoData("no configuration file (args.json, config.json, config.yaml)")
+    low = [config.flag("bf16"), config.flag("fp16")]
+    metrics = Declared(
+        n_settings=len(config.values),
+        accumulation_steps=config.number("gradient_accumulation_steps"),
+        updates_per_batch=updates_per_batch(run),
+        engine_used=config.flag("use_vllm"),
+        low_precision=None if None in low else any(low),
+        beta=config.number("beta"),
+        max_grad_norm=config.number("max_grad_norm"),
+        entropy_coefficient=config.number("entropy_coef"),
+    )
+    rows = tuple((k, str(config.values[k])[:120]) for k in SHOWN if k in config.values)
+    return Measured(
+        metrics,
+        f"{len(config.values)} settings declared",
+        tables=(Table(title="declared settings", columns=("setting", "value"), rows=rows),),
+        sources=config.sources,
+    )

@@ -1,0 +1,101 @@
+"""Evidence: what a tool measured, with its sources. Measured, never judged."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+Scalar = bool | int | float | str | None
+Status = Literal["measured", "no_data", "error"]
+Origin = Literal["tool", "probe", "preflight", "model", "human"]
+
+
+class Record(BaseModel):
+    """Base of everything that is saved: frozen, closed, no silent coercion of extra fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Metrics(Record):
+    """Base of what a tool measures: bool, int, finite float, or None for "cannot be had".
+
+    Subclasses name their fields; a gate may use these names and no others.
+    """
+
+    @model_validator(mode="after")
+    def _finite(self) -> Metrics:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"`{name}` is {value}: count non-finite values, never store them")
+        return self
+
+
+class Dated(Metrics):
+    """Metrics of a tool that can date what it measures."""
+
+    last_good_step: int | None = None
+    """Last step at which the measure was seen inside its bound; None when none was."""
+    first_bad_step: int | None = None
+    """First step at which it was seen outside."""
+    from_start: bool = False
+    """True when the first measured step is already outside."""
+    sampled: bool = False
+    """True when only some steps were measured, so that the onset is a bracket."""
+
+
+class Table(Record):
+    """Bounded rows shown to a person; `cut_rows` says how many were left out."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Scalar, ...], ...]
+    cut_rows: int = 0
+
+
+class Source(Record):
+    """A file (or part of one) that a measurement was read from."""
+
+    kind: str
+    ref: str
+    """Path relative to the run's root."""
+    digest: str | None = None
+    """`sha256:` and the first 16 hex digits; None when a folder of many files is meant."""
+
+
+class StepWindow(Record):
+    """First and last step that a measurement covers."""
+
+    first: int
+    last: int
+
+
+class Evidence(Record):
+    """One run of one tool."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    tool: str
+    tool_version: str
+    args: dict[str, Scalar]
+    window: StepWindow | None = None
+    status: Status
+    origin: Origin = "tool"
+    metrics: dict[str, bool | int | float | None] | None = None
+    tables: tuple[Table, ...] = ()
+    sources: tuple[Source, ...] = ()
+    summary: str = ""
+    signal: str = ""
+    """What the onset was seen in, for metrics that are dated."""
+    error: str | None = None
+    seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Evidence:
+        if (self.metrics is not None) != (self.status == "measured"):
+            raise ValueError("metrics belong to measured evidence and to no other")
+        if (self.error is not None) != (self.status == "error"):
+            raise ValueError("an error text belongs to status `error` and to no other")
+        return self

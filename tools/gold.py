@@ -1,0 +1,203 @@
+"""Are the gold answers those of their prompts? The samples' own consensus is the witness."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from firstbad.tools.answers import EXTRACTORS, extract, normalise
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.stats import raised_stretch
+
+STRONG = 0.6
+"""Share of a group that must give one answer before it counts as a consensus."""
+FEWEST = 20
+SURE_GAIN = 10.0
+
+
+class Gold(Dated):
+    """Consensus answers of groups against their gold answers."""
+
+    n_groups: int
+    """Groups with a known gold answer."""
+    n_consensus: int
+    """Groups in which at least 60 % of the samples give one answer."""
+    consensus_share: float
+    consensus_wrong_share: float
+    """Of consensus groups, inside the stretch where it is raised: consensus is not the gold."""
+    consensus_wrong_before: float | None
+    stretch_gain: float
+    elsewhere_share: float
+    """Of those contradicted groups: the consensus is the gold answer of another prompt that was
+    seen in the run or stands in the same data file within eight rows."""
+    neighbour_share: float
+    """... and always of the same neighbour (same distance in the batch)."""
+    words_differ_share: float
+    """Of contradicted groups: gold and consensus are made of different words."""
+    prompt_words_gap: float
+    """Share of the consensus answer's words that stand in the prompt, less that of the gold's."""
+    prompt_words_gold: float
+    """Mean share of the gold answer's words that stand in the prompt, contradicted groups."""
+    prompt_words_consensus: float
+
+
+@tool
+def check_gold(run: Run) -> Measured[Gold]:
+    """Consensus of each group's samples against the group's gold answer.
+
+    Where most samples of a prompt agree on one answer and the gold answer is another, either the
+    policy is wrong with conviction or the gold answer is. Gold answers that belong to other
+    prompts, or that share no words with a prompt whose answers otherwise do, speak for the latter.
+
+    Cannot tell: a gold file that is wrong in the same way as the policy.
+    """
+    batches = [b for b in run.rollouts.batches() if b.gold is not None]
+    if not batches:
+        raise NoData("no rollouts whose right answers are known")
+    extractor = _best_extractor(batches)
+    rows: list[tuple[int, str, str | None, str, float]] = []  # step, gold, consensus, prompt, share
+    position: list[int] = []
+    for batch in batches:
+        for g in np.unique(batch.group):
+            members = np.flatnonzero(batch.group == g)
+            gold = batch.gold[int(members[0])] if batch.gold else None
+            if gold is None or len(members) < 3:
+                continue
+            answers = Counter(
+                a
+                for i in members
+                if (a := extract(EXTRACTORS[extractor], batch.completions[int(i)])) is not None
+            )
+            top = answers.most_common(1)
+            share = top[0][1] / len(members) if top else 0.0
+            text = top[0][0] if share >= STRONG else None
+            rows.append((batch.step, normalise(gold), text, batch.prompts[int(members[0])], share))
+            position.append(int(g))
+    agreed = [i for i, r in enumerate(rows) if r[2] is not None]
+    if len(agreed) < FEWEST:
+        raise NoData(
+            f"{len(agreed)} groups agree on an answer and have a gold answer; {FEWEST} are needed"
+        )
+    return _measured(run, rows, agreed, position)
+
+
+def _measured(
+    run: Run,
+    rows: list[tuple[int, str, str | None, str, float]],
+    agreed: list[int],
+    position: list[int],
+) -> Measured[Gold]:
+    steps, where = np.unique([rows[i][0] for i in agreed], return_inverse=True)
+    wrong = np.array([rows[i][1] != rows[i][2] for i in agreed])
+    totals = np.bincount(where).astype(np.int64)
+    hits = np.bincount(where, weights=wrong).astype(np.int64)
+    stretch = raised_stretch(hits, totals)
+    if stretch is not None and stretch.gain < SURE_GAIN:
+        stretch = None
+    inside = (
+        np.ones(len(wrong), bool)
+        if stretch is None
+        else (where >= stretch.first) & (where < stretch.stop)
+    )
+    bad = [i for i, w, s in zip(agreed, wrong, inside, strict=True) if w and s]
+    elsewhere, neighbour = _elsewhere(rows, bad)
+    words = [(set(rows[i][1].split()), set(str(rows[i][2]).split())) for i in bad]
+    prompts = [set(rows[i][3].lower().split()) for i in bad]
+    first = int(steps[stretch.first]) if stretch else None
+    metrics = Gold(
+        n_groups=len(rows),
+        n_consensus=len(agreed),
+        consensus_share=_r(len(agreed) / len(rows)),
+        consensus_wrong_share=_r(float(wrong[inside].mean())),
+        consensus_wrong_before=_r(float(wrong[~inside].mean())) if (~inside).any() else None,
+        stretch_gain=_r(stretch.gain) if stretch else 0.0,
+        elsewhere_share=_r(elsewhere),
+        neighbour_share=_r(neighbour),
+        words_differ_share=_mean([g != c for g, c in words]),
+        prompt_words_gap=_mean(
+            [_within(c, p) - _within(g, p) for (g, c), p in zip(words, prompts, strict=True)]
+        ),
+        prompt_words_gold=_mean([_within(g, p) for (g, _), p in zip(words, prompts, strict=True)]),
+        prompt_words_consensus=_mean(
+            [_within(c, p) for (_, c), p in zip(words, prompts, strict=True)]
+        ),
+        last_good_step=int(steps[stretch.first - 1]) if stretch and stretch.first else None,
+        first_bad_step=first if first is not None else int(steps[0]),
+        from_start=stretch is None or stretch.first == 0,
+    )
+    shown: list[tuple[Scalar, ...]] = [
+        (rows[i][0], rows[i][3][:200], rows[i][2], rows[i][1], _r(rows[i][4])) for i in bad[:12]
+    ]
+    table = Table(
+        title="groups whose samples agree on another answer than the gold one",
+        columns=("step", "prompt", "consensus", "gold", "share of samples"),
+        rows=tuple(shown),
+        cut_rows=max(0, len(bad) - len(shown)),
+    )
+    text = (
+        f"{len(agreed)} of {len(rows)} groups agree on an answer; "
+        f"{100 * metrics.consensus_wrong_share:.0f} % of them contradict the gold answer"
+    )
+    if first is not None and not metrics.from_start:
+        text += f" from step {first} ({100 * (metrics.consensus_wrong_before or 0):.0f} % before)"
+    return Measured(
+        metrics,
+        text,
+        tables=(table,) if shown else (),
+        sources=run.rollouts.sources,
+        signal="gold answer against the samples' consensus",
+    )
+
+
+def _best_extractor(batches: list[RolloutBatch]) -> str:
+    """The extractor whose answers look most like gold answers (by their number of words).
+
+    Looks, not agreement: the gold answers are on trial here. Ties go to the more specific one.
+    """
+    value: dict[str, float] = {}
+    for name, find in EXTRACTORS.items():
+        likeness = []
+        for batch in batches[:5]:
+            for gold, completion in zip(batch.gold or (), batch.completions, strict=True):
+                if gold is None:
+                    continue
+                answer = extract(find, completion)
+                gap = abs(len((answer or "").split()) - len(normalise(gold).split()))
+                likeness.append(0.0 if answer is None else 1.0 / (1.0 + gap))
+        value[name] = round(float(np.mean(likeness)), 1) if likeness else 0.0
+    return max(value, key=lambda n: value[n])
+
+
+def _elsewhere(
+    rows: list[tuple[int, str, str | None, str, float]], bad: list[int]
+) -> tuple[float, float]:
+    """How often a contradicted consensus is the gold answer of a neighbour in the batch."""
+    if not bad:
+        return 0.0, 0.0
+    distance: Counter[int] = Counter()
+    hits = 0
+    for i in bad:
+        found = False
+        for d in range(-8, 9):
+            j = i + d
+            if d and 0 <= j < len(rows) and rows[j][0] == rows[i][0] and rows[j][1] == rows[i][2]:
+                distance[d] += 1
+                found = True
+        hits += found
+    return hits / len(bad), (distance.most_common(1)[0][1] / len(bad)) if distance else 0.0
+
+
+def _within(words: set[str], prompt: set[str]) -> float:
+    return len(words & prompt) / len(words) if words else 0.0
+
+
+def _mean(values: list[float] | list[bool]) -> float:
+    return _r(float(np.mean(values))) if values else 0.0
+
+
+def _r(value: float) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,240 @@
+"""Groups without contrast: all right, all wrong, another constant, against the prediction."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import total_reward
+from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.stats import level_shift
+
+EQUAL = 1e-4
+"""Rewards of a group count as equal below this spread: float32 noise is about 1e-7."""
+
+
+class ZeroVariance(Dated):
+    """Shares of groups without contrast in the outcome part, over thirds of the run."""
+
+    n_groups: int
+    group_size: int
+    share_all_right: float
+    share_all_wrong: float
+    share_other_constant: float
+    all_right_first: float
+    """Share in the first third of the run."""
+    all_right_last: float
+    all_wrong_first: float
+    all_wrong_last: float
+    no_contrast_last: float
+    """All right, all wrong and other constant together, in the last third."""
+    predicted_last: float | None
+    """Share expected from a Beta fit of the solve rates of the same groups, last third."""
+    above_prediction: float | None
+    """Measured less predicted, in standard errors of the binomial."""
+    total_constant_last: float
+    """Groups whose total reward (all parts) is constant, last third."""
+    solve_rate_first: float | None
+    solve_rate_last: float | None
+
+
+@tool
+def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
+    """Groups with equal outcome rewards, split into all right and all wrong, with the prediction.
+
+    Outcome: the part named, else the one that looks like correctness (two values, most weight),
+    else the total. Equal: spread below 1e-4. Expected share: E[p^G + (1-p)^G] under a Beta-Binomial
+    fitted to the same groups, so it is a description of their spread of difficulty, not an
+    independent prediction.
+
+    Cannot tell: whether the judging is right (see `rejudge`), so all wrong may be a dead verifier.
+    """
+    batches = list(run.rollouts.batches())
+    if not batches:
+        raise NoData("no rollouts with per-sample rewards")
+    name = part or outcome_part(run, batches)
+    top, bottom = _extremes(run, batches, name)
+    rows = [
+        (b.step, *_classify(values, b, top, bottom), _constant_total(run, b))
+        for b in batches
+        if (values := _outcome(run, b, name)) is not None
+    ]
+    if not rows:
+        raise NoData(f"no rollouts with the outcome part `{name}`")
+    table = np.array(rows, float)  # step, groups, right, wrong, other, rate, size, constant total
+    thirds = np.array_split(table, 3)
+    groups = table[:, 1].sum()
+    size = int(np.median(table[:, 6]))
+    last = thirds[2] if len(thirds[2]) else table
+    no_contrast = last[:, 2:5].sum() / last[:, 1].sum()
+    solved = [s for b in batches if (s := _solved(run, b, name, top)) is not None]
+    late = np.concatenate(solved[-max(1, len(solved) // 3) :]) if solved else np.empty(0)
+    predicted = predicted_share(late, size) if len(late) and size > 1 else None
+    error = math.sqrt(max(1e-9, (predicted or 0) * (1 - (predicted or 0))) / last[:, 1].sum())
+    first, good = _onset(table)
+    binary = top is not None
+    metrics = ZeroVariance(
+        n_groups=int(groups),
+        group_size=size,
+        share_all_right=_round(table[:, 2].sum() / groups),
+        share_all_wrong=_round(table[:, 3].sum() / groups),
+        share_other_constant=_round(table[:, 4].sum() / groups),
+        all_right_first=_share(thirds[0], 2),
+        all_right_last=_share(last, 2),
+        all_wrong_first=_share(thirds[0], 3),
+        all_wrong_last=_share(last, 3),
+        no_contrast_last=_round(no_contrast),
+        predicted_last=None if predicted is None else _round(predicted),
+        above_prediction=None if predicted is None else _round((no_contrast - predicted) / error),
+        total_constant_last=_round(last[:, 7].sum() / last[:, 1].sum()),
+        solve_rate_first=_round(float(thirds[0][:, 5].mean())) if binary else None,
+        solve_rate_last=_round(float(last[:, 5].mean())) if binary else None,
+        last_good_step=good,
+        first_bad_step=first,
+        from_start=first is not None and good is None,
+    )
+    shown = np.unique(np.linspace(0, len(table) - 1, min(len(table), 120)).astype(int))
+    per_step = Table(
+        title=f"per step: groups by outcome of {name}",
+        columns=("step", "groups", "all right", "all wrong", "other constant", "solve rate"),
+        rows=tuple(
+            (*(int(v) for v in table[i, :5]), round(float(table[i, 5]), 4)) for i in shown
+        ),
+        cut_rows=len(table) - len(shown),
+    )
+    predicted_text = "" if predicted is None else f", {predicted:.2f} by their spread of difficulty"
+    return Measured(
+        metrics,
+        f"`{name}`, groups of {size}: all right {metrics.all_right_first:.2f} -> "
+        f"{metrics.all_right_last:.2f}, all wrong {metrics.all_wrong_first:.2f} -> "
+        f"{metrics.all_wrong_last:.2f} (first and last third){predicted_text}",
+        tables=(per_step,),
+        sources=run.rollouts.sources,
+        window=(int(table[0, 0]), int(table[-1, 0])),
+        signal="groups without contrast",
+    )
+
+
+def outcome_part(run: Run, batches: list[RolloutBatch]) -> str:
+    """The part that looks like the outcome: two values, named like correctness, else heaviest."""
+    names = list(batches[0].rewards)
+    if not names:
+        return ""
+    words = ("correct", "accura", "answer", "verif", "outcome", "match", "solve", "exact")
+    named = [n for n in names if any(w in n.lower() for w in words)]
+    pool = named or names
+    weights = run.config.values.get("reward_weights")
+    if isinstance(weights, (list, tuple)) and len(weights) == len(names):
+        by_weight = dict(zip(names, weights, strict=True))
+        return max(pool, key=lambda n: float(by_weight[n]))
+    return pool[0]
+
+
+def predicted_share(successes: NDArray[np.float64], size: int) -> float | None:
+    """E[p^G + (1-p)^G] for p from a Beta-Binomial fitted by moments to successes of G."""
+    mean = float(successes.mean()) / size
+    if not 0.0 < mean < 1.0 or size < 2 or len(successes) < 10:
+        return None
+    variance = float(successes.var(ddof=1))
+    binomial = size * mean * (1 - mean)
+    rho = min(0.999, max(0.0, (variance / binomial - 1) / (size - 1)))
+    if rho < 1e-6:
+        return float(mean**size + (1 - mean) ** size)
+    a, b = mean * (1 - rho) / rho, (1 - mean) * (1 - rho) / rho
+    log_right = _log_beta(a + size, b) - _log_beta(a, b)
+    log_wrong = _log_beta(a, b + size) - _log_beta(a, b)
+    return math.exp(log_right) + math.exp(log_wrong)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _outcome(run: Run, batch: RolloutBatch, name: str) -> NDArray[np.float64] | None:
+    return batch.rewards.get(name) if name else total_reward(run, batch)
+
+
+def _extremes(
+    run: Run, batches: list[RolloutBatch], name: str
+) -> tuple[float | None, float | None]:
+    """Top and bottom value where the outcome has two values; None where it has more."""
+    seen: set[float] = set()
+    for batch in batches:
+        values = _outcome(run, batch, name)
+        if values is not None:
+            seen.update(np.unique(values[np.isfinite(values)]).tolist())
+        if len(seen) > 8:
+            return None, None
+    if not seen:
+        return None, None
+    bottom = min(seen)
+    return (max(seen), bottom) if len(seen) > 1 else (bottom + 1.0, bottom) if not bottom else (
+        bottom,
+        0.0,
+    )
+
+
+def _classify(
+    values: NDArray[np.float64], batch: RolloutBatch, top: float | None, bottom: float | None
+) -> tuple[int, int, int, int, float, int]:
+    right = wrong = other = 0
+    numbers = np.unique(batch.group)
+    for g in numbers:
+        members = values[batch.group == g]
+        members = members[np.isfinite(members)]
+        if len(members) < 2 or np.ptp(members) > EQUAL:
+            continue
+        value = float(members[0])
+        if top is not None and value >= top - EQUAL:
+            right += 1
+        elif bottom is not None and value <= bottom + EQUAL:
+            wrong += 1
+        else:
+            other += 1
+    finite = values[np.isfinite(values)]
+    rate = float(np.mean(finite >= (top if top is not None else np.inf) - EQUAL)) if len(finite) else 0.0
+    return len(numbers), right, wrong, other, rate, int(round(len(values) / max(1, len(numbers))))
+
+
+def _constant_total(run: Run, batch: RolloutBatch) -> int:
+    total = total_reward(run, batch)
+    if total is None:
+        return 0
+    return sum(int(np.ptp(total[batch.group == g]) < EQUAL) for g in np.unique(batch.group))
+
+
+def _solved(
+    run: Run, batch: RolloutBatch, name: str, top: float | None
+) -> NDArray[np.float64] | None:
+    values = _outcome(run, batch, name)
+    if values is None or top is None:
+        return None
+    return np.array(
+        [float((values[batch.group == g] >= top - EQUAL).sum()) for g in np.unique(batch.group)]
+    )
+
+
+def _onset(table: NDArray[np.float64]) -> tuple[int | None, int | None]:
+    """First step of a lasting majority without contrast, and the step before it."""
+    share = table[:, 2:5].sum(axis=1) / table[:, 1]
+    if len(share) < 10:
+        return (int(table[0, 0]), None) if share.mean() > 0.5 else (None, None)
+    if share[: max(5, len(share) // 6)].mean() > 0.5:
+        return int(table[0, 0]), None
+    shift = level_shift(share, margin=5)
+    if shift is None or shift.after <= 0.5 or shift.after <= shift.before:
+        return None, None
+    return int(table[shift.index, 0]), int(table[shift.index - 1, 0])
+
+
+def _share(part: NDArray[np.float64], column: int) -> float:
+    return _round(part[:, column].sum() / part[:, 1].sum()) if len(part) else 0.0
+
+
+def _round(value: float) -> float:
+    return round(float(value), 6)

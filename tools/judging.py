@@ -1,0 +1,383 @@
+"""Independent re-judging: a plain judge, calibrated on the earliest steps, against the reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.answers import EXTRACTORS, extract, normalise
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.patterns import explain_rows
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
+from firstbad.tools.stats import Stretch, raised_stretch
+
+CALIBRATED = 0.99
+"""Agreement on the earliest steps above which the judge is fair (playbook, layer 5)."""
+CALIBRATION_ROWS = 300
+FEWEST = 60
+SURE_GAIN = 12.0
+"""Log-likelihood a stretch of disagreement must gain, in nats, to be read as one."""
+
+
+class Judging(Dated):
+    """Judged against scored, over the rows whose gold answer is known."""
+
+    n_rows: int
+    """Rows that could be judged."""
+    coverage: float
+    """Of all rows with that part."""
+    calibrated: bool
+    """Agreement above 99 % on the earliest steps."""
+    calibration_agreement: float
+    agreement_all: float
+    agreement_before: float | None
+    """Outside the stretch of raised disagreement."""
+    agreement_after: float
+    """Inside it (or over everything, when there is none)."""
+    rejected_right: int
+    """Rows judged right and scored wrong."""
+    accepted_wrong: int
+    """Rows judged wrong and scored right."""
+    rejected_right_share: float
+    """Of rows judged right, inside the stretch: share scored wrong."""
+    accepted_wrong_share: float
+    """Of rows judged wrong, inside the stretch: share scored right."""
+    one_sided: float | None
+    """Share of the disagreements that go the more frequent way; None without any."""
+    stretch_gain: float
+    """Log-likelihood gained by a stretch of raised disagreement, nats; 0 when there is none."""
+    stretch_steps: int
+    stretch_reaches_end: bool
+    scored_constant: bool
+    """Inside the stretch every row has the same score."""
+    scored_right_share_after: float
+    judged_right_before: float | None
+    judged_right_after: float
+    judged_right_first: float
+    """Judged accuracy in the first third of the run."""
+    judged_right_last: float
+    shift_agreement: float
+    """Best agreement inside the stretch when scores are moved by 1 to G rows against the rows."""
+    count_agreement: float
+    """Inside the stretch: 1 less the mean gap of judged and scored right answers per step, over
+    what chance would leave if scores were unrelated. Near 1 for a permutation of the rows."""
+    pattern_found: bool
+    """A plain property of the text separates the rows scored against the judge."""
+    pattern_purity: float | None
+    explained_by_form: float | None
+    """Of rejected right rows: share whose form part is below its top."""
+    timing_shift: float | None
+    """Step time after the first step of the stretch over before; None without step times."""
+    batch_level: float | None
+    """Share of steps inside the stretch in which all or none of the right rows are rejected."""
+
+
+@dataclass
+class _Judged:
+    steps: FloatArray
+    """(N,) step of each judged row."""
+    right: BoolArray
+    """(N,) judged right."""
+    scored: BoolArray
+    """(N,) scored right."""
+    form_low: BoolArray
+    order: FloatArray
+    """(N,) place in its step."""
+    rows: list[tuple[RolloutBatch, int]]
+
+
+@tool
+def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
+    """Agreement of the logged outcome reward with a plain independent judge, step by step.
+
+    The judge extracts an answer (tags, boxed, last number, ...) and compares it with the gold
+    answer after plain normalisation. The extractor is the one that agrees best with the logged
+    score on the earliest rows; above 99 % agreement it is a fair judge, and a change-point of the
+    disagreement is an onset of its own. Below, only the direction of the disagreement counts.
+
+    Cannot tell: answers that need more than plain comparison; rows whose gold answer is not known;
+    a gold file that is wrong itself (see `check_gold`).
+    """
+    batches = [b for b in run.rollouts.batches() if b.gold is not None and b.rewards]
+    if not batches:
+        raise NoData("no rollouts whose right answers are known (gold column or data file)")
+    name, extractor, agreement = _calibrate(batches, part)
+    judged = _judge(batches, name, extractor)
+    if len(judged.steps) < FEWEST:
+        raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
+    disagree = judged.right != judged.scored
+    steps, where = np.unique(judged.steps, return_inverse=True)
+    totals = np.bincount(where).astype(np.int64)
+    hits = np.bincount(where, weights=disagree).astype(np.int64)
+    stretch = raised_stretch(hits, totals)
+    if stretch is not None and (stretch.gain < SURE_GAIN or stretch.rate_in < 0.02):
+        stretch = None
+    calibrated = agreement >= CALIBRATED
+    if stretch is None and disagree.mean() > 0.02:
+        stretch = Stretch(0, len(steps), float(disagree.mean()), 0.0, 0.0)
+    inside = np.ones(len(disagree), bool)
+    if stretch is not None:
+        inside = (where >= stretch.first) & (where < stretch.stop)
+    rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
+    pattern = explain_rows(judged.rows, rejected & inside, judged.right & judged.scored & inside)
+    all_rows = sum(len(b) for b in run.rollouts.batches())
+    more = max(int(rejected.sum()), int(accepted.sum()))
+    first = int(steps[stretch.first]) if stretch else None
+    metrics = Judging(
+        n_rows=len(disagree),
+        coverage=_r(len(disagree) / max(1, all_rows)),
+        calibrated=calibrated,
+        calibration_agreement=_r(agreement),
+        agreement_all=_r(1 - disagree.mean()),
+        agreement_before=_mean(~disagree[~inside]),
+        agreement_after=_r(1 - disagree[inside].mean()),
+        rejected_right=int(rejected.sum()),
+        accepted_wrong=int(accepted.sum()),
+        rejected_right_share=_mean(rejected[inside & judged.right]) or 0.0,
+        accepted_wrong_share=_mean(accepted[inside & ~judged.right]) or 0.0,
+        one_sided=_r(more / disagree.sum()) if disagree.any() else None,
+        stretch_gain=_r(stretch.gain) if stretch else 0.0,
+        stretch_steps=stretch.stop - stretch.first if stretch else 0,
+        stretch_reaches_end=stretch is not None and stretch.stop >= len(steps) - 1,
+        scored_constant=bool(inside.any() and np.ptp(judged.scored[inside].astype(int)) == 0),
+        scored_right_share_after=_mean(judged.scored[inside]) or 0.0,
+        judged_right_before=_mean(judged.right[~inside]),
+        judged_right_after=_mean(judged.right[inside]) or 0.0,
+        judged_right_first=_mean(judged.right[where < max(1, len(steps) // 3)]) or 0.0,
+        judged_right_last=_mean(judged.right[where >= len(steps) - max(1, len(steps) // 3)]) or 0.0,
+        shift_agreement=_shift_agreement(batches, name, extractor, inside, judged),
+        count_agreement=_count_agreement(where[inside], judged.right[inside], judged.scored[inside]),
+        pattern_found=pattern is not None,
+        pattern_purity=None if pattern is None else _r(pattern.purity),
+        explained_by_form=_mean(judged.form_low[rejected & inside]),
+        timing_shift=_timing(run, first),
+        batch_level=_batch_level(where, rejected & inside, judged.right & inside),
+        last_good_step=int(steps[stretch.first - 1]) if stretch and stretch.first else None,
+        first_bad_step=first,
+        from_start=stretch is not None and stretch.first == 0,
+    )
+    tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted)]
+    if pattern is not None:
+        tables.append(
+            Table(title="what the rejected rows share", columns=("property",), rows=((pattern.text,),))
+        )
+    return Measured(
+        metrics,
+        _summary(metrics, name, extractor, pattern.text if pattern else ""),
+        tables=tuple(t for t in tables if t.rows),
+        sources=run.rollouts.sources,
+        window=(int(steps[0]), int(steps[-1])),
+        signal=f"agreement of `{name}` with independent judging",
+    )
+
+
+def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
+    kind = "fair" if m.calibrated else "not calibrated"
+    text = (
+        f"`{part}` against gold answers ({extractor}, {kind}: {100 * m.calibration_agreement:.1f} % "
+        f"agreement on the earliest rows): {m.n_rows} rows, {100 * m.agreement_all:.1f} % agree"
+    )
+    if m.first_bad_step is not None:
+        text += (
+            f"; from step {m.first_bad_step} {100 * m.agreement_after:.1f} %, "
+            f"{100 * m.rejected_right_share:.0f} % of right answers scored wrong, "
+            f"{100 * m.accepted_wrong_share:.0f} % of wrong ones scored right"
+        )
+    return text + (f"; the rejected rows share: {pattern}" if pattern else "")
+
+
+def _calibrate(batches: list[RolloutBatch], part: str) -> tuple[str, str, float]:
+    """The part and extractor that agree best on the earliest rows, and their agreement."""
+    names = [part] if part else [n for n in batches[0].rewards if _two_valued(batches, n)]
+    if not names or any(n not in batches[0].rewards for n in names):
+        raise NoData(
+            f"no two-valued reward part to judge; parts: {', '.join(batches[0].rewards) or 'none'}"
+        )
+    early: list[RolloutBatch] = []
+    for batch in batches:
+        early.append(batch)
+        known = sum(g is not None for b in early for g in b.gold or ())
+        if known >= CALIBRATION_ROWS and len(early) >= 5:
+            break
+    best = ("", "", -1.0)
+    informative = -1.0
+    for name in names:
+        for extractor in EXTRACTORS:
+            judged = _judge(early, name, extractor)
+            if len(judged.steps) < 10 or not judged.right.any():
+                continue
+            agreement = float((judged.right == judged.scored).mean())
+            # An extractor that finds more right answers explains more; agreement decides first.
+            value = agreement + 1e-3 * float(judged.right.mean())
+            if value > informative:
+                informative, best = value, (name, extractor, agreement)
+    if best[2] < 0:
+        raise NoData("no plain extractor finds a right answer in the earliest rows")
+    return best
+
+
+def _two_valued(batches: list[RolloutBatch], name: str) -> bool:
+    """A part with two values, or one so far, somewhere between -1 and 1."""
+    seen: set[float] = set()
+    for batch in batches:
+        values = batch.rewards.get(name)
+        if values is not None:
+            seen.update(np.unique(values[np.isfinite(values)]).tolist())
+        if len(seen) > 2:
+            return False
+    return bool(seen) and seen != {0.0, -0.0} or len(seen) == 2
+
+
+def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
+    find = EXTRACTORS[extractor]
+    steps, right, scored, low, order = [], [], [], [], []
+    rows: list[tuple[RolloutBatch, int]] = []
+    top = _top(batches, name)
+    for batch in batches:
+        score = batch.rewards.get(name)
+        if score is None or batch.gold is None:
+            continue
+        others = [v for n, v in batch.rewards.items() if n != name]
+        is_top = _is_top(score, top)
+        for i, gold in enumerate(batch.gold):
+            if gold is None or not np.isfinite(score[i]):
+                continue
+            answer = extract(find, batch.completions[i])
+            steps.append(batch.step)
+            right.append(answer is not None and answer == normalise(gold))
+            scored.append(bool(is_top[i]))
+            low.append(any(v[i] < np.nanmax(v) - 1e-6 for v in others if np.isfinite(v[i])))
+            order.append(i)
+            rows.append((batch, i))
+    return _Judged(
+        np.array(steps, float),
+        np.array(right, bool),
+        np.array(scored, bool),
+        np.array(low, bool),
+        np.array(order, float),
+        rows,
+    )
+
+
+def _shift_agreement(
+    batches: list[RolloutBatch], name: str, extractor: str, inside: BoolArray, judged: _Judged
+) -> float:
+    """Best agreement when the scores of a step are rolled against its rows (up to 60 steps)."""
+    wanted = {int(s) for s in np.unique(judged.steps[inside])[:60]}
+    find, top = EXTRACTORS[extractor], _top(batches, name)
+    agree: dict[int, list[bool]] = {}
+    for batch in batches:
+        if batch.step not in wanted or batch.gold is None or name not in batch.rewards:
+            continue
+        known = [i for i, g in enumerate(batch.gold) if g is not None]
+        right = np.array(
+            [
+                extract(find, batch.completions[i]) == normalise(str(batch.gold[i]))
+                for i in known
+            ],
+            bool,
+        )
+        scored = _is_top(batch.rewards[name], top)
+        group = max(2, int(np.bincount(batch.group).max()))
+        for k in (*range(1, group + 1), *range(-group, 0)):
+            agree.setdefault(k, []).extend((np.roll(scored, k)[known] == right).tolist())
+    return _r(max((float(np.mean(v)) for v in agree.values() if v), default=0.0))
+
+
+def _top(batches: list[RolloutBatch], name: str) -> float:
+    """Highest score of the part anywhere: the score of a right answer."""
+    return max(float(np.nanmax(b.rewards[name])) for b in batches if name in b.rewards)
+
+
+def _is_top(score: FloatArray, top: float) -> BoolArray:
+    """Rows with the score of a right answer; none where nothing was ever scored above 0."""
+    found: BoolArray = score >= top - 1e-6 if top > 0 else np.zeros(len(score), bool)
+    return found
+
+
+def _count_agreement(where: FloatArray, right: BoolArray, scored: BoolArray) -> float:
+    """How well the numbers of judged and scored right answers agree, step by step."""
+    if not len(where):
+        return 0.0
+    _, index = np.unique(where, return_inverse=True)
+    n = np.bincount(index).astype(float)
+    gap = np.abs(np.bincount(index, weights=right) - np.bincount(index, weights=scored))
+    p, q = float(right.mean()), float(scored.mean())
+    chance = np.sqrt(n * (p * (1 - p) + q * (1 - q))) * 0.8 + n * abs(p - q)
+    expected = float(chance.mean())
+    return _r(1 - float(gap.mean()) / expected) if expected > 0 else 0.0
+
+
+def _timing(run: Run, first: int | None) -> float | None:
+    signal = run.signals.get("step_time")
+    if signal is None or first is None:
+        return None
+    before, after = signal.between(first - 20, first - 1), signal.between(first, first + 19)
+    if len(before) < 3 or len(after) < 3:
+        return None
+    base = float(np.median(before))
+    return _r(float(np.median(after)) / base) if base > 0 else None
+
+
+def _batch_level(where: FloatArray, rejected: BoolArray, right: BoolArray) -> float | None:
+    index = where.astype(np.int64)
+    bad = np.bincount(index, weights=rejected)
+    all_ = np.bincount(index, weights=right)
+    use = all_ >= 3
+    return _r(float(((bad == all_) | (bad == 0))[use].mean())) if use.any() else None
+
+
+def _per_step(steps: FloatArray, where: FloatArray, judged: _Judged) -> Table:
+    index = where.astype(np.int64)
+    n = np.bincount(index)
+    right, scored = np.bincount(index, weights=judged.right), np.bincount(index, weights=judged.scored)
+    agree = np.bincount(index, weights=judged.right == judged.scored)
+    shown = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 200)).astype(int))
+    return Table(
+        title="per step: judged and scored right",
+        columns=("step", "rows", "judged right", "scored right", "agreement"),
+        rows=tuple(
+            (int(steps[i]), int(n[i]), *(_r(v[i] / n[i]) for v in (right, scored, agree)))
+            for i in shown
+        ),
+        cut_rows=len(steps) - len(shown),
+    )
+
+
+def _examples(judged: _Judged, wrong: BoolArray) -> Table:
+    found = np.flatnonzero(wrong)
+    rows: list[tuple[Scalar, ...]] = []
+    for i in found[:: max(1, len(found) // 8)][:8]:
+        batch, r = judged.rows[i]
+        gold = batch.gold[r] if batch.gold else None
+        verdict = "right" if judged.right[i] else "wrong"
+        rows.append(
+            (
+                batch.step,
+                r,
+                batch.prompts[r][:300],
+                batch.completions[r][-400:],
+                gold,
+                verdict,
+                "right" if judged.scored[i] else "wrong",
+            )
+        )
+    return Table(
+        title="rows on which judge and reward disagree",
+        columns=("step", "row", "prompt", "completion", "gold", "judged", "scored"),
+        rows=tuple(rows),
+        cut_rows=max(0, len(found) - len(rows)),
+    )
+
+
+def _mean(flags: BoolArray) -> float | None:
+    return _r(float(flags.mean())) if len(flags) else None
+
+
+def _r(value: float) -> float:
+    return round(float(value), 6)
+
+

@@ -1,0 +1,82 @@
+"""Is the policy pinned to its reference? Used share of the KL budget."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import group_spread, total_reward
+from firstbad.tools.run import Run
+
+
+class KlBudget(Dated):
+    """How much of the KL that a converged policy may spend is spent."""
+
+    beta: float
+    used_share: float
+    """2 beta^2 KL_seq / E[A^2], last third; near 1: pinned."""
+    kl_late: float
+    """Nats per token."""
+    reward_gain: float
+    """Reward of the last third less the first, in standard deviations of single steps."""
+    contrast: float
+    """Share of groups whose rewards spread, last third."""
+    kl_share_of_loss: float | None
+    """Median abs(beta KL) over median abs(loss), last third."""
+
+
+@tool
+def measure_kl_budget(run: Run) -> Measured[KlBudget]:
+    """Used share of the KL budget: 2 beta^2 KL per sequence over the mean squared advantage.
+
+    A converged KL-regularised policy has KL per sequence of about E[A^2] / (2 beta^2), so a share
+    near 1 with flat reward and contrast left means that beta holds the policy in place.
+
+    Cannot tell: anything while probabilities have not passed; the share rises in wrecked runs too.
+    """
+    beta = run.config.number("beta")
+    kl = run.signals.get("kl_ref")
+    length = run.signals.get("completion_length_mean")
+    reward = run.signals.get("reward_mean")
+    if not beta:
+        raise NoData("no KL weight (`beta` is 0 or not stated)")
+    if kl is None or length is None or reward is None or len(kl.values) < 9:
+        raise NoData("KL, length and reward are not all logged")
+    squares, spreads = [], []
+    for batch in run.rollouts.batches(run.rollouts.steps[-max(1, len(run.rollouts.steps) // 3) :]):
+        total = total_reward(run, batch)
+        if batch.advantage is None or total is None:
+            continue
+        squares.append(float(np.nanmean(batch.advantage**2)))
+        spreads.append(float(np.mean(group_spread(total, batch.group) > 1e-4)))
+    if not squares:
+        raise NoData("no rollouts with advantages in the last third")
+    late = float(np.array_split(kl.values, 3)[2].mean())
+    tokens = float(np.array_split(length.values, 3)[2].mean())
+    first, _, last = np.array_split(reward.values, 3)
+    noise = float(np.std(np.diff(reward.values))) / np.sqrt(2.0)
+    loss = run.signals.get("loss")
+    share = None
+    if loss is not None and len(loss.values) >= 3:
+        size = float(np.median(np.abs(np.array_split(loss.values, 3)[2])))
+        share = round(beta * late / size, 4) if size > 0 else None
+    used = 2 * beta**2 * late * tokens / max(1e-9, float(np.mean(squares)))
+    metrics = KlBudget(
+        beta=beta,
+        used_share=round(used, 6),
+        kl_late=round(late, 6),
+        reward_gain=round((float(last.mean()) - float(first.mean())) / max(noise, 1e-9), 4),
+        contrast=round(float(np.mean(spreads)), 6),
+        kl_share_of_loss=share,
+        first_bad_step=int(kl.steps[0]),
+        from_start=True,
+    )
+    return Measured(
+        metrics,
+        f"beta {beta:g}, KL {late:.3g} nats per token: {100 * used:.2g} % of the KL budget used; "
+        f"reward moves by {metrics.reward_gain:+.1f} step spreads",
+        sources=run.sources,
+        signal="share of the KL budget",
+    )

@@ -1,0 +1,183 @@
+"""Completion lengths: the cap, truncation, and who grows (right or wrong answers)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.groups import outcome_part
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import total_reward
+from firstbad.tools.run import Run, Signal
+from firstbad.tools.stats import level_shift, pearson
+from firstbad.tools.token_counts import TokenCounts
+
+
+class Truncation(Dated):
+    """Share of cut completions, and where lengths stand against the cap."""
+
+    n_steps: int
+    cap: float | None
+    truncated_first: float
+    """Mean share over the first third."""
+    truncated_last: float
+    truncated_largest: float
+    length_over_cap: float | None
+    """Mean length over the cap, last third."""
+    masked_by_config: bool | None
+    """Truncated completions are left out of the loss (`mask_truncated_completions`)."""
+
+
+@tool
+def check_truncation(run: Run) -> Measured[Truncation]:
+    """Share of completions that end without a stop token, against the completion cap.
+
+    Cannot tell: a cap that is right for rambling answers from one that cuts good ones; read the
+    rows.
+    """
+    rate = run.signals.get("truncation_rate")
+    if rate is None or len(rate.values) < 5:
+        raise NoData("no logged share of truncated completions")
+    length = run.signals.get("completion_length_mean")
+    cap = run.config.number("max_completion_length")
+    first, _, last = (float(v.mean()) for v in np.array_split(rate.values, 3))
+    shift = level_shift(rate.values, margin=min(5, len(rate.values) // 2))
+    at = None
+    if shift is not None and shift.after > 0.3 and shift.after > 2 * shift.before + 0.1:
+        at = shift.index
+    start = float(rate.values[: max(3, len(rate.values) // 10)].mean()) > 0.5
+    metrics = Truncation(
+        n_steps=len(rate.values),
+        cap=cap,
+        truncated_first=_r(first),
+        truncated_last=_r(last),
+        truncated_largest=_r(float(rate.values.max())),
+        length_over_cap=_over(length, cap),
+        masked_by_config=run.config.flag("mask_truncated_completions"),
+        last_good_step=int(rate.steps[at - 1]) if at and not start else None,
+        first_bad_step=int(rate.steps[0]) if start else (int(rate.steps[at]) if at else None),
+        from_start=start,
+    )
+    return Measured(
+        metrics,
+        f"cut completions {100 * first:.0f} % -> {100 * last:.0f} % (first and last third)"
+        + (f", cap {cap:g} tokens" if cap else ""),
+        sources=run.sources,
+        signal="share of cut completions",
+    )
+
+
+class LengthByOutcome(Dated):
+    """Lengths of right and wrong answers, and what the reward pays for length."""
+
+    n_rows: int
+    growth: float
+    """Mean length of the last third over the first."""
+    growth_right: float | None
+    growth_wrong: float | None
+    reward_length_correlation: float
+    """Mean within-group correlation of total reward and length, last third."""
+    paid_part_correlation: float | None
+    """Same, for the part (other than the outcome) that goes most with length."""
+    paid_part_slope: float | None
+    """Weighted reward of that part per extra token, within groups, last third."""
+    outcome_first: float | None
+    outcome_last: float | None
+
+
+@tool
+def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
+    """Length of right and wrong answers over the run, and pay for length inside groups.
+
+    Within one prompt's group difficulty is the same, so a correlation of reward and length there is
+    pay for length, not a mix effect.
+
+    Cannot tell: whether long answers are better in a way that nobody scores.
+    """
+    batches = [b for b in run.rollouts.batches() if b.rewards or b.total is not None]
+    if len(batches) < 6:
+        raise NoData("rollouts with rewards of fewer than six steps")
+    counts = TokenCounts(run, batches)
+    outcome = outcome_part(run, batches)
+    thirds = np.array_split(np.arange(len(batches)), 3)
+    means = [float(np.mean([counts.rows(batches[i]).mean() for i in t])) for t in thirds]
+    split: dict[tuple[bool, int], list[float]] = {}
+    rates: dict[int, list[float]] = {}
+    for where in (0, 2):
+        for i in thirds[where]:
+            score = batches[i].rewards.get(outcome)
+            if score is None:
+                continue
+            n = counts.rows(batches[i])
+            right = score >= np.nanmax(score) - 1e-6 if np.nanmax(score) > 0 else score > 0
+            rates.setdefault(where, []).append(float(right.mean()))
+            for value, size in zip(right, n, strict=True):
+                split.setdefault((bool(value), where), []).append(float(size))
+    late = [batches[i] for i in thirds[2]]
+    totals, parts, slopes = [], {}, {}
+    for batch in late:
+        n = counts.rows(batch)
+        total = total_reward(run, batch)
+        for g in np.unique(batch.group):
+            rows = batch.group == g
+            if total is not None and (r := pearson(n[rows], total[rows])) is not None:
+                totals.append(r)
+            for name, values in batch.rewards.items():
+                if name == outcome:
+                    continue
+                r = pearson(n[rows], values[rows])
+                parts.setdefault(name, []).append(r or 0.0)
+                spread = float(np.var(n[rows]))
+                slope = float(np.cov(n[rows], values[rows])[0, 1]) / spread if spread > 0 else 0.0
+                slopes.setdefault(name, []).append(slope)
+    paid = max(parts, key=lambda k: float(np.mean(parts[k]))) if parts else None
+    weight = _weight(run, batches[0].rewards.keys(), paid)
+    metrics = LengthByOutcome(
+        n_rows=sum(len(b) for b in batches),
+        growth=_r(means[2] / means[0]),
+        growth_right=_ratio(split.get((True, 2)), split.get((True, 0))),
+        growth_wrong=_ratio(split.get((False, 2)), split.get((False, 0))),
+        reward_length_correlation=_r(float(np.mean(totals))) if totals else 0.0,
+        paid_part_correlation=_r(float(np.mean(parts[paid]))) if paid else None,
+        paid_part_slope=_r(weight * float(np.mean(slopes[paid]))) if paid else None,
+        outcome_first=_r(float(np.mean(rates[0]))) if 0 in rates else None,
+        outcome_last=_r(float(np.mean(rates[2]))) if 2 in rates else None,
+        first_bad_step=batches[0].step,
+        from_start=True,
+    )
+    table = Table(
+        title="mean length in tokens, thirds of the run",
+        columns=("first", "middle", "last"),
+        rows=(tuple(round(m, 2) for m in means),),
+    )
+    text = f"mean length {means[0]:.1f} -> {means[2]:.1f} tokens (first and last third)"
+    if paid:
+        text += f"; `{paid}` goes with length by r {metrics.paid_part_correlation:.2f} in groups"
+    return Measured(
+        metrics, text, tables=(table,), sources=run.rollouts.sources, signal="pay for length"
+    )
+
+
+def _weight(run: Run, names: object, paid: str | None) -> float:
+    stated = run.config.values.get("reward_weights")
+    columns = list(names) if hasattr(names, "__iter__") else []
+    if paid in columns and isinstance(stated, (list, tuple)) and len(stated) == len(columns):
+        return float(stated[columns.index(paid)])
+    return 1.0
+
+
+def _ratio(after: list[float] | None, before: list[float] | None) -> float | None:
+    if not after or not before or len(after) < 20 or len(before) < 20:
+        return None
+    return _r(float(np.mean(after)) / float(np.mean(before)))
+
+
+def _over(length: Signal | None, cap: float | None) -> float | None:
+    if length is None or not cap or len(length.values) < 3:
+        return None
+    return _r(float(np.array_split(length.values, 3)[2].mean()) / cap)
+
+
+def _r(value: float) -> float:
+    return round(float(value), 6)

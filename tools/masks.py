@@ -1,0 +1,308 @@
+"""Who is trained: loss masks of captures against token ids, and trained-token counts per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
+from firstbad.tools.stats import pearson
+from firstbad.tools.tokens import completion_end
+
+
+class Masks(Dated):
+    """Token counts over all captures; the onset is that of the first wrong row."""
+
+    n_captures: int
+    n_rows: int
+    n_tokens: int
+    """Completion tokens, read off the token ids."""
+    prompt_trained: int
+    """Prompt tokens in the loss."""
+    padding_trained: int
+    """Tokens after the first stop in the loss."""
+    completion_untrained: int
+    """Completion tokens outside the loss, in rows that are trained at all."""
+    rows_untrained: int
+    """Rows with no trained token."""
+    share_rows_stop_untrained: float
+    """Of finished rows: the stop token is outside the loss while the row is trained."""
+    share_rows_shifted: float
+    """Of rows: the mask is the right one moved by one place."""
+    share_rows_wrong: float
+    finished_rows: int
+    stops_guessed: bool
+    """No file names the stop token; it was read off the rows."""
+    completion_mask_differs: int
+    """Rows whose completion mask disagrees with the ids (counts tokens after the stop)."""
+
+
+@dataclass
+class _Count:
+    step: int
+    rows: int = 0
+    tokens: int = 0
+    prompt: int = 0
+    padding: int = 0
+    untrained: int = 0
+    empty_rows: int = 0
+    finished: int = 0
+    stop_untrained: int = 0
+    shifted: int = 0
+    wrong: int = 0
+    mask_differs: int = 0
+
+
+@tool
+def check_masks(run: Run) -> Measured[Masks]:
+    """Loss masks of the captured rows against the token ids.
+
+    Expected: prompt 0, completion 1 up to and including the first stop token, nothing after it.
+    The end of a completion is read off the ids, not off the framework's own mask.
+
+    Cannot tell: tokens that were never captured; whether an untrained row was meant (truncated
+    rows may be), which is counted apart.
+    """
+    counts: list[_Count] = []
+    guessed = False
+    example: Table | None = None
+    sources = []
+    for capture in run.captures:
+        if "loss_mask" not in capture.arrays or "token_id" not in capture.arrays:
+            continue
+        count, was_guessed, shown = _count(run, capture)
+        guessed |= was_guessed
+        if example is None and shown is not None:
+            example = shown
+        counts.append(count)
+        sources.append(capture.source)
+    if not counts:
+        raise NoData("no captures that hold token ids and a loss mask")
+    rows = sum(c.rows for c in counts)
+    finished = sum(c.finished for c in counts)
+    bad = [c.step for c in counts if c.wrong > 0.02 * c.rows]
+    good = [c.step for c in counts if not bad or c.step < bad[0]]
+    metrics = Masks(
+        n_captures=len(counts),
+        n_rows=rows,
+        n_tokens=sum(c.tokens for c in counts),
+        prompt_trained=sum(c.prompt for c in counts),
+        padding_trained=sum(c.padding for c in counts),
+        completion_untrained=sum(c.untrained for c in counts),
+        rows_untrained=sum(c.empty_rows for c in counts),
+        share_rows_stop_untrained=_share(sum(c.stop_untrained for c in counts), finished),
+        share_rows_shifted=_share(sum(c.shifted for c in counts), rows),
+        share_rows_wrong=_share(sum(c.wrong for c in counts), rows),
+        finished_rows=finished,
+        stops_guessed=guessed,
+        completion_mask_differs=sum(c.mask_differs for c in counts),
+        last_good_step=good[-1] if good else None,
+        first_bad_step=bad[0] if bad else None,
+        from_start=bool(bad) and not good,
+        sampled=True,
+    )
+    tables = [_per_capture(counts)]
+    if example is not None:
+        tables.append(example)
+    wrong = sum(c.wrong for c in counts)
+    text = f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
+    if wrong:
+        text += (
+            f" ({metrics.prompt_trained} prompt and {metrics.padding_trained} padding tokens "
+            f"trained, {metrics.completion_untrained} completion tokens not)"
+        )
+    return Measured(
+        metrics,
+        text,
+        tables=tuple(tables),
+        sources=tuple(sources[:3]),
+        window=(counts[0].step, counts[-1].step),
+        signal="loss mask against token ids",
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
+    end = completion_end(run, capture)
+    real = end.real
+    loss = np.asarray(capture.arrays["loss_mask"]) != 0
+    width = real.shape[1]
+    prompt = np.zeros((len(loss), 0), bool)
+    if loss.shape[1] > width:  # a mask over prompt and completion
+        prompt, loss = loss[:, : loss.shape[1] - width], loss[:, loss.shape[1] - width :]
+    trained = loss.any(axis=1) | prompt.any(axis=1)
+    finished = end.stop_at >= 0
+    right = loss == real
+    rows = np.arange(len(loss))
+    stop_out = finished & trained & ~loss[rows, np.maximum(end.stop_at, 0)]
+    shifted = trained & ~right.all(axis=1) & _is_shift(loss, real)
+    only_stop = stop_out & (right.sum(axis=1) == width - 1)
+    wrong = (~right.all(axis=1) & trained) | prompt.any(axis=1)
+    mask = capture.mask("completion_mask")
+    differs = 0
+    if mask is not None and mask.shape == real.shape:
+        differs = int((mask & ~real).any(axis=1).sum())
+    count = _Count(
+        step=capture.step,
+        rows=len(loss),
+        tokens=int(real.sum()),
+        prompt=int(prompt.sum()),
+        padding=int((loss & ~real).sum()),
+        untrained=int((~loss & real)[trained].sum()),
+        empty_rows=int((~trained).sum()),
+        finished=int((finished & trained).sum()),
+        stop_untrained=int((only_stop & ~shifted).sum()),
+        shifted=int(shifted.sum()),
+        wrong=int(wrong.sum()),
+        mask_differs=differs,
+    )
+    shown = None
+    if wrong.any():
+        shown = _token_table(run, capture, loss, real, int(np.argmax(wrong)))
+    return count, end.guessed, shown
+
+
+def _is_shift(loss: BoolArray, real: BoolArray) -> BoolArray:
+    """Rows whose mask is the right one moved by one place (what falls off an edge is lost)."""
+    late = np.zeros_like(real)
+    late[:, 1:] = real[:, :-1]
+    early = np.zeros_like(real)
+    early[:, :-1] = real[:, 1:]
+    first_lost = real.copy()
+    first_lost[:, 0] = False
+    moved = (loss == late).all(axis=1) | (loss == first_lost).all(axis=1)
+    # Moved to the front: the same set as "stop not trained" unless it also covers the prompt.
+    result: BoolArray = moved & (real.sum(axis=1) > 1)
+    return result
+
+
+def _token_table(run: Run, capture: Capture, loss: BoolArray, real: BoolArray, row: int) -> Table:
+    ids = np.asarray(capture.arrays["token_id"])[row]
+    texts = run.vocabulary.texts if run.vocabulary else {}
+    advantage = capture.numbers("advantage")
+    a: Scalar = None
+    if advantage is not None and advantage.ndim == 1:
+        a = round(float(advantage[row]), 4)
+    rows = tuple(
+        (
+            i,
+            int(ids[i]),
+            texts.get(int(ids[i]), ""),
+            "completion" if real[row, i] else "padding",
+            int(loss[row, i]),
+            int(real[row, i]),
+            a,
+        )
+        for i in range(min(len(ids), 40))
+    )
+    return Table(
+        title=f"token table: step {capture.step}, row {row}",
+        columns=("position", "id", "text", "source", "in loss", "expected", "advantage"),
+        rows=rows,
+        cut_rows=max(0, len(ids) - 40),
+    )
+
+
+def _per_capture(counts: list[_Count]) -> Table:
+    return Table(
+        title="masks per capture",
+        columns=("step", "rows", "wrong rows", "prompt trained", "padding trained", "untrained"),
+        rows=tuple(
+            (c.step, c.rows, c.wrong, c.prompt, c.padding, c.untrained) for c in counts[:60]
+        ),
+        cut_rows=max(0, len(counts) - 60),
+    )
+
+
+class TrainedTokens(Dated):
+    """Logged trained tokens against completion tokens, per step."""
+
+    n_steps: int
+    ratio_median: float
+    """Trained over completion tokens, median over steps; 1 expected."""
+    ratio_worst: float
+    """Median ratio of the side of its best change that is farther from 1."""
+    excess_per_row: float
+    """Trained less completion tokens per row, on that side."""
+    off_steps_share: float
+    """Of steps: ratio off 1 by more than 2 %."""
+    excess_steady: bool
+    """The surplus per row does not follow the longest completion of the step."""
+    lack_is_one: bool
+    """One token per row is missing, within a tenth."""
+
+
+@tool
+def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
+    """Logged number of trained tokens against the completion tokens of the same step.
+
+    The logged count is a mean over micro-batches; completion tokens are mean length times rows
+    over micro-batches. A surplus of some tokens per row is prompt or padding, a lack of one per row
+    a stop token or a shift.
+
+    Cannot tell: which tokens; that needs a capture (see `check_masks`).
+    """
+    trained = run.signals.get("trained_tokens_mean")
+    length = run.signals.get("completion_length_mean")
+    rows = run.config.number("per_device_train_batch_size")
+    if trained is None or length is None:
+        raise NoData("no logged count of trained tokens and mean completion length")
+    steps = [int(s) for s in trained.steps if length.at(int(s))]
+    if len(steps) < 5:
+        raise NoData("trained tokens and mean length share fewer than five steps")
+    count = np.array([trained.at(s) for s in steps], float)
+    mean = np.array([length.at(s) for s in steps], float)
+    if rows is None:
+        rows = float(round(float(np.median(count / mean))))
+    ratio = count / (mean * rows)
+    off = np.abs(ratio - 1) > 0.02
+    start = next((i for i in range(len(off)) if off[i : i + 5].mean() >= 0.8), None)
+    side = slice(start, None) if start is not None else slice(0, None)
+    metrics = TrainedTokens(
+        n_steps=len(steps),
+        ratio_median=round(float(np.median(ratio)), 6),
+        ratio_worst=round(float(np.median(ratio[side])), 6),
+        excess_per_row=round(float(np.median((count / rows - mean)[side])), 4),
+        off_steps_share=round(float(off.mean()), 6) if start is not None else 0.0,
+        excess_steady=_steady(run, steps, count / rows - mean, side),
+        lack_is_one=bool(abs(float(np.median((count / rows - mean)[side])) + 1) < 0.1),
+        last_good_step=steps[start - 1] if start else (None if start == 0 else steps[-1]),
+        first_bad_step=None if start is None else steps[start],
+        from_start=start == 0,
+    )
+    return Measured(
+        metrics,
+        f"trained over completion tokens: median {metrics.ratio_median:.3f}"
+        + (
+            f", {metrics.ratio_worst:.3f} from step {steps[start]} "
+            f"({metrics.excess_per_row:+.2f} tokens a row)"
+            if start is not None
+            else ""
+        ),
+        sources=run.sources,
+        window=(steps[0], steps[-1]),
+        signal="trained tokens per step",
+    )
+
+
+def _steady(run: Run, steps: list[int], excess: FloatArray, side: slice) -> bool:
+    longest = run.signals.get("completion_length_max")
+    if longest is None:
+        return False
+    pairs = [
+        (value, e)
+        for s, e in list(zip(steps, excess, strict=True))[side]
+        if (value := longest.at(s)) is not None
+    ]
+    if len(pairs) < 5:
+        return False
+    x, y = np.array(pairs).T
+    r = pearson(x, y)
+    return r is None or r < 0.6

@@ -1,0 +1,121 @@
+"""Gradient norms against the clip value, and a whole factor that appears at one step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import Run, Signal
+from firstbad.tools.stats import level_shift
+
+
+class Norms(Dated):
+    """Gradient norms, logged before clipping unless the framework says otherwise."""
+
+    n_steps: int
+    clip_value: float | None
+    share_above_clip: float | None
+    """Share of steps whose norm exceeds the clip value: normal, the logged norm is taken before
+    clipping."""
+    norm_over_clip_median: float | None
+    late_over_early: float
+    """Median of the last third over that of the first third."""
+    largest_over_median: float
+    shift_factor: float | None
+    """Level after over level before the best single change of the log-norm; None without one."""
+    shift_size: float | None
+    """The larger of that factor and its inverse."""
+    factor_named: float | None
+    """That factor where it is a whole number (or inverse) within 12 %."""
+    neighbours_still: bool | None
+    """KL, entropy, length and reward don't move by more than a fifth across the same step."""
+    kl_late: float | None
+    """Median KL to the reference over the last third, nats per token."""
+    entropy_late_over_early: float | None
+
+
+@tool
+def check_norms(run: Run) -> Measured[Norms]:
+    """Gradient norms: level, clip hits, and a jump by a whole factor while the rest stands still.
+
+    Under Adam a uniform factor cancels in the update, so it shows in the norm and hardly anywhere
+    else.
+
+    Cannot tell: the size of the update itself, nor per-layer norms.
+    """
+    signal = run.signals.get("grad_norm_preclip")
+    if signal is None or len(signal.values) < 10:
+        raise NoData("fewer than ten logged gradient norms")
+    values = signal.values
+    clip = run.config.number("max_grad_norm") or None
+    positive = values[values > 0]
+    shift = level_shift(np.log(positive), margin=10) if len(positive) >= 20 else None
+    strong = shift is not None and shift.sds > 1.2 and abs(shift.after - shift.before) > 0.45
+    factor = float(np.exp(shift.after - shift.before)) if shift and strong else None
+    at = shift.index if shift and strong else None
+    steps = signal.steps[values > 0]
+    early, _, late = np.array_split(values, 3)
+    kl = run.signals.get("kl_ref")
+    entropy = run.signals.get("entropy")
+    metrics = Norms(
+        n_steps=len(values),
+        clip_value=clip,
+        share_above_clip=None if clip is None else round(float((values > clip).mean()), 6),
+        norm_over_clip_median=None if clip is None else round(float(np.median(values) / clip), 4),
+        late_over_early=round(float(np.median(late) / max(1e-12, float(np.median(early)))), 4),
+        largest_over_median=round(float(values.max() / max(1e-12, float(np.median(values)))), 4),
+        shift_factor=None if factor is None else round(factor, 4),
+        shift_size=None if factor is None else round(max(factor, 1 / factor), 4),
+        factor_named=_named(factor),
+        neighbours_still=None if at is None else _still(run, int(steps[at])),
+        kl_late=_late(kl),
+        entropy_late_over_early=_late_over_early(entropy),
+        last_good_step=None if at is None else int(steps[at - 1]),
+        first_bad_step=None if at is None else int(steps[at]),
+    )
+    text = f"gradient norm median {np.median(values):.3g}, largest {values.max():.3g}"
+    if clip is not None:
+        text += f"; above the clip value {clip:g} in {100 * (metrics.share_above_clip or 0):.0f} %"
+    if factor is not None:
+        text += f"; level changes by {factor:.2f} at step {metrics.first_bad_step}"
+    return Measured(metrics, text, sources=run.sources, signal="level of the gradient norm")
+
+
+def _named(factor: float | None) -> float | None:
+    if factor is None:
+        return None
+    larger = max(factor, 1 / factor)
+    whole = round(larger)
+    if whole < 2 or abs(larger - whole) > 0.12 * whole:
+        return None
+    return float(whole) if factor > 1 else round(1.0 / whole, 6)
+
+
+def _still(run: Run, step: int) -> bool:
+    names = ("entropy", "completion_length_mean", "reward_mean")
+    for signal in (run.signals.get(n) for n in names):
+        if signal is None:
+            continue
+        before, after = signal.between(step - 10, step - 1), signal.between(step, step + 9)
+        if len(before) < 5 or len(after) < 5:
+            continue
+        gap = abs(float(np.median(after)) - float(np.median(before)))
+        if gap > 0.2 * abs(float(np.median(before))):
+            return False
+    return True
+
+
+def _late(signal: Signal | None) -> float | None:
+    if signal is None or len(signal.values) < 3:
+        return None
+    return round(float(np.median(np.array_split(signal.values, 3)[2])), 6)
+
+
+def _late_over_early(signal: Signal | None) -> float | None:
+    if signal is None or len(signal.values) < 9:
+        return None
+    early, _, late = np.array_split(signal.values, 3)
+    base = float(np.median(early))
+    return round(float(np.median(late)) / base, 4) if base > 0 else None

@@ -1,0 +1,178 @@
+"""Files of one root folder: nothing outside it is read, and nothing without a limit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Source
+from firstbad.tools.run import Note, Run
+
+LIMIT_BYTES = 512 * 2**20
+MAX_DEPTH = 4
+MAX_FILES = 200_000
+
+
+def digest(data: bytes) -> str:
+    """`sha256:` and the first 16 hex digits."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()[:16]
+
+
+def digest_file(path: Path) -> str:
+    """The digest of a file, read in pieces."""
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class File:
+    """A regular file inside the root."""
+
+    path: Path
+    name: str
+    """Path relative to the root, with `/`."""
+    size: int
+    """Bytes."""
+
+    @property
+    def stem(self) -> str:
+        """File name without its last suffix."""
+        return self.path.stem
+
+    @property
+    def suffix(self) -> str:
+        """Last suffix in lower case, with its dot."""
+        return self.path.suffix.lower()
+
+    @property
+    def folder(self) -> str:
+        """Folder relative to the root, empty for the root itself."""
+        return self.name.rpartition("/")[0]
+
+
+class Root:
+    """A folder given by the user, and what may be read below it.
+
+    A file that is refused or cannot be read while many are looked through becomes a note;
+    a file that was asked for by name is a `UserError`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Links in the root's own path are followed: the user named it."""
+        self.path = path.resolve()
+        self.notes: list[Note] = []
+        self._run: Run | None = None
+
+    def inside(self, path: Path | str) -> Path:
+        """The real path of a file below the root.
+
+        Raises:
+            UserError: the path, or a link in it, leads out of the root.
+        """
+        asked = self.path / path
+        try:
+            real = asked.resolve()
+        except (OSError, RuntimeError):
+            raise UserError(f"`{path}` is a link that leads nowhere") from None
+        if not real.is_relative_to(self.path):
+            raise UserError(f"`{path}` leads out of `{self.path}`: not read")
+        return real
+
+    def note(self, code: str, text: str) -> None:
+        """Remember something for the user, once."""
+        found = Note(code, text)
+        if found in self.notes:
+            return
+        self.notes.append(found)
+        if self._run is not None:
+            self._run.notes = (*self._run.notes, found)
+
+    def notes_go_to(self, run: Run) -> None:
+        """Give a run the notes so far, and those still to come while its files are read."""
+        run.notes = (*self.notes, *run.notes)
+        self._run = run
+
+    @cached_property
+    def files(self) -> tuple[File, ...]:
+        """Regular files below the root, by name; at most MAX_DEPTH folders deep."""
+        found: list[File] = []
+        self._walk(self.path, "", MAX_DEPTH, found)
+        if len(found) >= MAX_FILES:
+            self.note("files_cut", f"more than {MAX_FILES:,} files: the rest was not looked at")
+        return tuple(sorted(found, key=lambda file: file.name))
+
+    def matching(self, pattern: str) -> list[File]:
+        """Files whose name below the root matches a regular expression as a whole."""
+        match = re.compile(pattern).fullmatch
+        return [file for file in self.files if match(file.name)]
+
+    def first(self, *names: str) -> File | None:
+        """The first of these files that is there."""
+        return next((self._by_name[name] for name in names if name in self._by_name), None)
+
+    def read(self, file: File | str, limit: int = LIMIT_BYTES) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            UserError: missing, not readable, out of the root, or larger than `limit`.
+        """
+        name = file if isinstance(file, str) else file.name
+        path = self.inside(name)
+        try:
+            size = path.stat().st_size
+            if size > limit:
+                raise UserError(
+                    f"`{name}` has {size / 2**20:,.0f} MiB, more than {limit / 2**20:,.0f} MiB"
+                )
+            return path.read_bytes()
+        except OSError as error:
+            raise UserError(f"`{name}` cannot be read: {_reason(error)}") from None
+
+    def try_read(self, file: File | str, limit: int = LIMIT_BYTES) -> bytes | None:
+        """The bytes of a file, or None and a note when it cannot be read."""
+        try:
+            return self.read(file, limit)
+        except UserError as error:
+            self.note("file_skipped", str(error))
+            return None
+
+    def source(self, file: File, kind: str, data: bytes | None = None) -> Source:
+        """The record of a file that something was read from."""
+        found = digest(data) if data is not None else digest_file(file.path)
+        return Source(kind=kind, ref=file.name, digest=found)
+
+    @cached_property
+    def _by_name(self) -> dict[str, File]:
+        return {file.name: file for file in self.files}
+
+    def _walk(self, folder: Path, name: str, depth: int, found: list[File]) -> None:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as error:
+            self.note("folder_skipped", f"`{name or '.'}` cannot be read: {_reason(error)}")
+            return
+        for entry in entries:
+            if len(found) >= MAX_FILES:
+                return
+            child = f"{name}/{entry.name}" if name else entry.name
+            try:
+                path = self.inside(child) if entry.is_symlink() else Path(entry.path)
+                if entry.is_dir():
+                    # A link to a folder above itself would be walked again and again.
+                    if depth > 0 and not (entry.is_symlink() or entry.name == ".git"):
+                        self._walk(path, child, depth - 1, found)
+                elif entry.is_file():
+                    found.append(File(path, child, entry.stat().st_size))
+            except UserError as error:
+                self.note("file_refused", str(error))
+            except OSError as error:
+                self.note("file_skipped", f"`{child}` cannot be read: {_reason(error)}")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()

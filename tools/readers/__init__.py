@@ -1,0 +1,66 @@
+"""Readers: from the files that frameworks write to a `Run`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.readers import table, tensorboard, trl
+from firstbad.tools.run import Run
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One source: how it is named, recognised and read."""
+
+    prefix: str
+    looks_for: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Run]
+
+
+# One line per source; without a prefix the first that recognises the path reads it.
+READERS = (
+    Reader(trl.PREFIX, trl.LOOKS_FOR, trl.recognises, trl.read),
+    Reader(*table.reader("jsonl")),
+    Reader(*table.reader("csv")),
+    Reader(*table.reader("parquet")),
+    Reader(tensorboard.PREFIX, tensorboard.LOOKS_FOR, tensorboard.recognises, tensorboard.read),
+)
+
+
+def open_run(ref: str) -> Run:
+    """Read a run from `PREFIX:PATH`, or from a path whose reader is recognised.
+
+    Raises:
+        UserError: nothing there, or nothing that a reader knows; the text says what was looked for.
+    """
+    by_prefix = {reader.prefix: reader for reader in READERS}
+    named = re.match(r"([a-z][a-z0-9_+-]+):(?!//)(.+)", ref, re.S)
+    if named and not Path(ref).exists():
+        if named[1] not in by_prefix:
+            raise UserError(f"no reader `{named[1]}`; there are: {', '.join(by_prefix)}")
+        path = _existing(named[2])
+        return by_prefix[named[1]].read(path)
+    path = _existing(ref)
+    try:
+        reader = next((reader for reader in READERS if reader.recognises(path)), None)
+    except OSError as error:
+        raise UserError(f"`{ref}` cannot be read: {error.strerror}") from None
+    if reader is not None:
+        return reader.read(path)
+    looked_for = "; ".join(f"{reader.prefix}: {reader.looks_for}" for reader in READERS)
+    raise UserError(f"`{ref}` is not a run that can be read; looked for {looked_for}")
+
+
+def _existing(text: str) -> Path:
+    path = Path(text).expanduser()
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError):
+        pass
+    raise UserError(f"`{text}` does not exist")

@@ -1,0 +1,104 @@
+"""Settings of a run, flat, from the files in which frameworks leave them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Source
+from firstbad.tools.paths import File, Root
+from firstbad.tools.readers.jsonish import decode, flatten, parse_object
+from firstbad.tools.run import Config
+
+_ARGS = (
+    "args.json",
+    "training_args.json",
+    "train_args.json",
+    "grpo_config.json",
+    "config.yaml",
+    "config.yml",
+    ".hydra/config.yaml",
+    "files/config.yaml",
+)
+_MODEL = ("model_config.json", "config.json", "tokenizer/config.json", "model/config.json")
+_OF_A_MODEL = {"model_type", "architectures", "vocab_size"}
+_MAX_BYTES = 16 * 2**20
+_SECRET = re.compile(r"hub_token|api_?key|password|secret|credential|auth_token", re.I)
+
+
+def read_config(root: Root) -> Config:
+    """Settings by name; those of the model under `model.`, of generation under `generation.`."""
+    values: dict[str, object] = {}
+    sources: list[Source] = []
+
+    def take(file: File, found: Mapping[str, object], prefix: str = "") -> None:
+        for name, value in flatten(dict(found), ".").items():
+            hidden = isinstance(value, str) and value and _SECRET.search(name)
+            values.setdefault(prefix + name, "<hidden>" if hidden else value)
+        sources.append(root.source(file, "config"))
+
+    for file in filter(None, (root.first(name) for name in _ARGS)):
+        if found := _object(root, file):
+            take(file, found)
+    newest_first = [f"{folder}/" for folder in reversed(checkpoint_folders(root))]
+    for file in filter(None, (root.first(n) for n in (*_MODEL, *_in(newest_first, "config.json")))):
+        found = _object(root, file)
+        if found and not _OF_A_MODEL.isdisjoint(found):
+            take(file, found, "model.")
+            break
+    for name, prefix in (
+        ("generation_config.json", "generation."),
+        ("adapter_config.json", "adapter."),
+    ):
+        other = root.first(*_in(["", *newest_first], name))
+        if other and (found := _object(root, other)):
+            take(other, found, prefix)
+    if pickled := root.matching(r"(?:.*/)?training_args\.bin"):
+        root.note("pickle_skipped", f"`{pickled[-1].name}` is a pickle and is not opened")
+    return Config(values, tuple(sources))
+
+
+def _in(folders: Iterable[str], name: str) -> list[str]:
+    return [folder + name for folder in folders]
+
+
+def checkpoint_folders(root: Root) -> list[str]:
+    """`checkpoint-<step>` folders directly below the root, in order of their steps."""
+    found = {
+        int(match[1]): match[0]
+        for file in root.files
+        if (match := re.match(r"checkpoint-(\d+)(?=/)", file.name))
+    }
+    return [found[step] for step in sorted(found)]
+
+
+def _object(root: Root, file: File) -> dict[str, object] | None:
+    data = root.try_read(file, _MAX_BYTES)
+    if data is None:
+        return None
+    try:
+        if file.suffix == ".json":
+            return parse_object(data, file.name)
+        return _yaml(data, file.name)
+    except UserError as error:
+        root.note("file_skipped", str(error))
+        return None
+
+
+def _yaml(data: bytes, name: str) -> dict[str, object]:
+    import yaml
+
+    try:
+        value = yaml.safe_load(decode(data)[0])
+    except (yaml.YAMLError, RecursionError):
+        raise UserError(f"`{name}` is not YAML") from None
+    if not isinstance(value, dict):
+        raise UserError(f"`{name}` holds no settings")
+    # W&B wraps each setting: {"lr": {"value": 1e-6}}.
+    return {
+        str(key): item["value"]
+        if isinstance(item, dict) and set(item) <= {"value", "desc"} and "value" in item
+        else item
+        for key, item in value.items()
+    }

@@ -1,0 +1,256 @@
+"""Console logs: metric lines, and warnings and errors with the step in progress."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from firstbad.tools.evidence import Source
+from firstbad.tools.paths import File, Root
+from firstbad.tools.readers.jsonish import decode
+from firstbad.tools.readers.log import Log, number
+from firstbad.tools.run import Event
+
+MAX_EVENTS = 2_000
+MAX_LINE = 500
+_HALF_BYTES = 32 * 2**20
+_NAME = r"(?:[^/]+/)*[^/]+\.(?:log|out|err|txt)"
+_NOT_LOGS = re.compile(
+    r"(^|/)(requirements|vocab|merges|readme|license|latest[^/]*)\.txt$|"
+    r"(^|/)(checkpoint-\d+|tokenizer|data)/",
+    re.I,
+)
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_STEP = re.compile(r"\b(?:global[ _])?step\s*[:=#]?\s*(\d+)(?:\s*/\s*(\d+))?\b", re.I)
+# What may stand before `step N` in a metric line: times, levels, process tags. No other words.
+_BEFORE = re.compile(r"\([^)]*\)|\[[^\]]*\]|\b(?:INFO|global|train(?:ing)?|T|Z)\b", re.I)
+_DICT_PAIR = re.compile(r"['\"]([^'\"]+)['\"]: ['\"]?([-+]?[\w.]+(?:[eE][-+]?\d+)?)['\"]?")
+_PROGRESS = re.compile(r"\b(\d+)/(\d+) \[\d+:\d+")
+_SEGMENT = re.compile(r"\bstart segment (\d+)/(\d+)\s*:?\s*(.*)")
+_SETTING = re.compile(r"(\S+?)=(\S+)")
+_CONTINUED = re.compile(r"\bContinuing training from global step (\d+)")
+_ERROR = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|^\s*(?:\w+\.)*\w*(?:Error|Exception)\b:|"
+    r"CUDA out of memory|Segmentation fault|core dumped|\bNCCL (?:timeout|error)\b|^Killed\b"
+)
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")
+_GOES_BACK = "step goes back"
+_MAX_RESUMES = 10
+_TRACEBACK = "Traceback (most recent call last)"
+_FINISHED = re.compile(r"\btraining (?:finished|completed)\b", re.I)
+
+
+@dataclass
+class Console:
+    """What console logs say."""
+
+    log: Log = field(default_factory=Log)
+    events: list[Event] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+
+
+def read_console(root: Root, *, logging_steps: int = 1, max_steps: int | None = None) -> Console:
+    """Read all console logs.
+
+    Dicts printed by Hugging Face carry no step: they are counted by `logging_steps`, and progress
+    bars over `max_steps` tell the step in progress.
+    """
+    console = Console()
+    for file in root.matching(_NAME):
+        data = None if _NOT_LOGS.search(file.name) else _head_and_tail(root, file)
+        if not data:
+            continue
+        reader = _Reader(file, logging_steps, max_steps)
+        reader.read(decode(data)[0])
+        reader.drop_interleaved()
+        if file.suffix == ".txt" and not reader.is_log:
+            continue
+        console.events += reader.events
+        if left := sum(reader.left.values()):
+            root.note("events_cut", f"`{file.name}`: {left:,} further warnings and errors")
+        for key, series in reader.log.series.items():
+            console.log.add_series(key, series.steps, series.values)
+        if reader.log or reader.events:
+            console.sources.append(root.source(file, "log"))
+    return console
+
+
+def _head_and_tail(root: Root, file: File) -> bytes | None:
+    if file.size <= 2 * _HALF_BYTES:
+        return root.try_read(file)
+    root.note("file_cut", f"`{file.name}`: only its first and last 32 MiB were read")
+    with file.path.open("rb") as stream:
+        head = stream.read(_HALF_BYTES)
+        stream.seek(-_HALF_BYTES, 2)
+        return head + b"\n" + stream.read()
+
+
+class _Reader:
+    def __init__(self, file: File, logging_steps: int, max_steps: int | None) -> None:
+        self._file = file
+        self._max_steps = max_steps
+        self._every = max(1, logging_steps)
+        self.log = Log()
+        self.events: list[Event] = []
+        self.left: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        self._waiting: list[tuple[str, str]] = []
+        """Kind and text of what was printed since the last metric line."""
+        self._step: int | None = None
+        self._gap = self._every
+        self._counted = 0
+        """Step of the last printed dict, and where counting began after a resume."""
+        self._finished = False
+        self._settings: dict[str, str] = {}
+        self.is_log = False
+
+    def read(self, text: str) -> None:
+        lines = iter(re.split(r"[\r\n]+", text))
+        for line in lines:
+            line = _ANSI.sub("", line[: 50 * MAX_LINE])
+            if _TRACEBACK in line:
+                self._error(_last_of_traceback(lines, self._line))
+            else:
+                self._line(line)
+        self._flush_end()
+
+    def drop_interleaved(self) -> None:
+        """Lines of several processes mixed in one file go back all the time: no resumes."""
+        back = [e for e in self.events if e.kind == "resume" and _GOES_BACK in e.text]
+        if len(back) > _MAX_RESUMES:
+            self.events = [event for event in self.events if event not in back]
+
+    def _line(self, line: str) -> None:
+        if match := _SEGMENT.search(line):
+            self._segment(int(match[1]), match[3])
+        elif match := _CONTINUED.search(line):
+            self._counted = int(match[1])
+            self._wait("resume", line)
+        elif (match := _STEP.search(line)) and self._is_metrics(line, match):
+            self._metrics(int(match[1]), _values(line[match.end() :]))
+        elif values := _printed_dict(line):
+            self._dict(values)
+        elif _ERROR.search(line):
+            self._error(line)
+        elif _WARNING.search(line):
+            self._wait("warning", line)
+        elif match := _PROGRESS.search(line):
+            self._progress(int(match[1]), int(match[2]))
+        elif _FINISHED.search(line):
+            self._finished = True
+
+    @staticmethod
+    def _is_metrics(line: str, match: re.Match[str]) -> bool:
+        before = _BEFORE.sub("", line[: match.start()])
+        has_values = bool(match[2]) or bool(_values(line[match.end() :]))
+        return has_values and not re.search(r"[A-Za-z]", before)
+
+    def _metrics(self, step: int, values: dict[str, str]) -> None:
+        self.is_log = True
+        if self._step is not None and step < self._step:
+            self._wait("resume", f"{_GOES_BACK} from {self._step} to {step}")
+        self._arrive(step)
+        self.log.add(step, values)
+
+    def _dict(self, values: dict[str, str]) -> None:
+        self.is_log = True
+        if "train_runtime" in values:
+            self._finished = True
+        elif any(key.startswith("eval_") for key in values):
+            self.log.add(self._counted, {k: v for k, v in values.items() if k != "epoch"})
+        else:
+            self._counted += self._every
+            self._arrive(max(self._counted, self._step or 0))
+            self.log.add(self._counted, values)
+
+    def _progress(self, done: int, total: int) -> None:
+        """Bars of other work (generation, data) have another total."""
+        if total == self._max_steps and (self._step is None or done > self._step):
+            self._arrive(done)
+
+    def _arrive(self, step: int) -> None:
+        if self._step is not None and step > self._step:
+            self._gap = step - self._step
+        self._flush(step)
+        self._step = step
+        self._finished = False
+
+    def _segment(self, number: int, text: str) -> None:
+        self.is_log = True
+        settings = dict(_SETTING.findall(text))
+        resumed = settings.pop("resume", "no")
+        if number > 1 or resumed.lower() not in ("no", "none", "false"):
+            self._wait("resume", f"start segment {number}: {text}")
+        for name, value in settings.items():
+            before = self._settings.get(name, value)
+            if before != value:
+                self._wait("config_change", f"{name}: {before} -> {value}")
+        self._settings = settings
+        # A new segment may begin before the last step of the one that was killed.
+        self._flush_before_segment()
+
+    def _flush_before_segment(self) -> None:
+        started = [w for w in self._waiting if w[0] in ("resume", "config_change")]
+        self._waiting = [w for w in self._waiting if w not in started]
+        self._flush_end()
+        self._waiting = started
+        self._step = None
+
+    def _error(self, text: str) -> None:
+        self.is_log = True
+        self._wait("error", text)
+
+    def _wait(self, kind: str, text: str) -> None:
+        self._waiting.append((kind, " ".join(text.split())[:MAX_LINE]))
+
+    def _flush(self, step: int | None) -> None:
+        for kind, text in self._waiting:
+            self._keep(kind, step, text)
+        self._waiting.clear()
+
+    def _flush_end(self) -> None:
+        """What was printed after the last metric line belongs to the step in progress."""
+        step = self._step
+        self._flush(step if step is None or self._finished else step + self._gap)
+
+    def _keep(self, kind: str, step: int | None, text: str) -> None:
+        # Warnings must not crowd out errors: each kind has its own limit.
+        if self._kept[kind] >= MAX_EVENTS // 2:
+            self.left[kind] += 1
+            return
+        self._kept[kind] += 1
+        self.events.append(Event(kind, step, text, self._file.name))  # type: ignore[arg-type]
+
+
+def _values(text: str) -> dict[str, str]:
+    """`key=value` pairs, or verl's ` - key:value`."""
+    pairs = {}
+    for part in text.split(" - ") if " - " in text else text.split():
+        key, sign, value = part.strip().rpartition(":" if " - " in text else "=")
+        value = value.strip(" ,;").removeprefix("np.float64(").removeprefix("np.float32(")
+        if sign and key and number(value.rstrip(")")) is not None:
+            pairs[key.strip()] = value.rstrip(")")
+    return pairs
+
+
+def _printed_dict(line: str) -> dict[str, str]:
+    """A dict of metrics as Hugging Face prints it, its values numbers or strings."""
+    if "{" not in line or "': " not in line:
+        return {}
+    pairs = dict(_DICT_PAIR.findall(line[line.index("{") :]))
+    numbers = {key: value for key, value in pairs.items() if number(value) is not None}
+    return numbers if len(numbers) >= 2 else {}
+
+
+def _last_of_traceback(lines: Iterator[str], otherwise: object) -> str:
+    """The exception line that ends a traceback, with the place that raised it."""
+    place = ""
+    for line in lines:
+        line = _ANSI.sub("", line[: 50 * MAX_LINE])
+        if line.startswith((" ", "\t")):
+            place = line.strip() if line.strip().startswith("File ") else place
+        elif line.strip():
+            return f"{line.strip()} ({place})" if place else line.strip()
+    return f"{_TRACEBACK} ({place})"

@@ -1,0 +1,146 @@
+"""A run's folder: every kind of file that is known is read, whatever framework wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Source
+from firstbad.tools.paths import Root
+from firstbad.tools.readers.aliases import UNKNOWN, framework_of
+from firstbad.tools.readers.answers import Answers
+from firstbad.tools.readers.board import read_board
+from firstbad.tools.readers.captures import capture_folders, read_captures
+from firstbad.tools.readers.checkpoints import read_checkpoints
+from firstbad.tools.readers.completions import read_completions
+from firstbad.tools.readers.config import read_config
+from firstbad.tools.readers.console import read_console
+from firstbad.tools.readers.history import read_history
+from firstbad.tools.readers.log import Log
+from firstbad.tools.readers.naming import name_signals
+from firstbad.tools.readers.shelf import shelve
+from firstbad.tools.readers.tables import find_tables, read_metrics
+from firstbad.tools.readers.tokenizer import read_vocabulary
+from firstbad.tools.readers.version import read_version, reward_std_note
+from firstbad.tools.run import Config, Event, Run
+
+_GROUP_SIZES = (
+    "num_generations",
+    "actor_rollout_ref.rollout.n",
+    "n_samples_per_prompt",
+    "grpo.num_generations_per_prompt",
+    "num_return_sequences_in_group",
+)
+
+
+def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) -> Run:
+    """Read a folder; `framework` is used where no key tells which one wrote it.
+
+    Raises:
+        UserError: there is neither a metric nor a rollout nor a capture.
+    """
+    board = read_board(root)
+    history = read_history(root)
+    config = _completed(board.fill_config(read_config(root)), history.settings)
+    dumps = capture_folders(root)
+    tables = find_tables(root, skip=list(dumps))
+    logged = read_metrics(root, tables.metrics)
+    console = read_console(
+        root,
+        logging_steps=_whole(config, "logging_steps") or 1,
+        max_steps=_whole(config, "max_steps"),
+    )
+    log, sources = _merged(
+        root,
+        [
+            ("trainer_state.json", history.log, history.sources),
+            ("table files", logged.log, logged.sources),
+            ("TensorBoard", board.scalars(), board.sources),
+        ],
+        (console.log, console.sources),
+    )
+    found = framework_of(log.series)
+    framework = framework if found == UNKNOWN else found
+    version = read_version(root)
+    signals, notes = name_signals(log, framework)
+    if "reward_std" in signals.known and framework == "trl":
+        notes = (*notes, reward_std_note(version, config))
+    group_size = next((size for n in _GROUP_SIZES if (size := _whole(config, n))), None)
+
+    answers = Answers(root)
+    rollouts = read_completions(
+        root,
+        group_size=group_size,
+        reward_names=list(signals.under("reward_part")),
+        answers=answers,
+    )
+    run = Run(
+        ref=ref,
+        root=root.path,
+        framework=framework,
+        signals=signals,
+        config=config,
+        rollouts=rollouts or shelve(root, tables.rollouts, group_size, answers),
+        captures=read_captures(root, dumps),
+        checkpoints=read_checkpoints(root, history.global_steps),
+        events=_in_order([*history.events, *logged.events, *console.events, *board.events()]),
+        vocabulary=read_vocabulary(root, config),
+        sources=sources,
+        version=version,
+        notes=notes,
+    )
+    root.notes_go_to(run)
+    if not (log or run.rollouts or run.captures):
+        told = "".join(f"; {note.text}" for note in run.notes[:3])
+        raise UserError(f"`{root.path}` holds no run; looked for {looks_for}{told}")
+    return run
+
+
+def _merged(
+    root: Root,
+    kinds: Iterable[tuple[str, Log, list[Source]]],
+    printed: tuple[Log, list[Source]],
+) -> tuple[Log, tuple[Source, ...]]:
+    """The metrics of the best source, and from weaker ones what the better ones lack."""
+    log, sources, best = Log(), list[Source](), ""
+    for name, other, other_sources in kinds:
+        taken, keys = log.fill(other.in_keys_of(log))
+        if taken:
+            sources += other_sources
+            if best:
+                text = f"{taken:,} values of {len(keys)} keys are from {name}: {best} lacks them"
+                root.note("filled", text)
+            best = best or name
+    # Printed numbers are rounded: they only serve steps at which no better source has anything.
+    taken, keys = log.fill(printed[0].in_keys_of(log), only_new_steps=True)
+    if taken:
+        sources += printed[1]
+        lack = f": {best} lacks these steps" if best else ""
+        text = f"{taken:,} values of {len(keys)} keys are from the console log (rounded){lack}"
+        root.note("filled", text)
+    return log, tuple(sources)
+
+
+def _in_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """By step; what several files say of one resume or one end becomes one event."""
+    merged: dict[object, Event] = {}
+    for event in events:
+        once = event.kind in ("resume", "end")
+        key = (event.kind, event.step) if once else len(merged)
+        told = merged.get(key)
+        if told is None:
+            merged[key] = event
+        elif event.kind == "resume":
+            merged[key] = replace(told, text=f"{told.text}; {event.text}")
+    return tuple(sorted(merged.values(), key=lambda e: (e.step is None, e.step or 0)))
+
+
+def _completed(config: Config, settings: Mapping[str, object]) -> Config:
+    """With settings that only the trainer's state repeats."""
+    return replace(config, values={**settings, **config.values})
+
+
+def _whole(config: Config, name: str) -> int | None:
+    value = config.number(name)
+    return int(value) if value is not None and value.is_integer() and value > 0 else None

@@ -1,0 +1,112 @@
+"""JSON as programs really write it: NaN, byte order marks, UTF-16, cut-off ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from firstbad.tools.errors import UserError
+
+MAX_KEYS = 20_000
+
+
+def decode(data: bytes) -> tuple[str, str | None]:
+    """Text of a file, and a remark when its encoding was not UTF-8.
+
+    Bytes that no encoding explains are replaced rather than refused.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace"), "UTF-16"
+    # UTF-16 without a mark shows as a zero byte beside each ASCII letter.
+    head = data[:64]
+    if len(head) >= 4 and b"\0" in head:
+        if not any(head[1::2]):
+            return data.decode("utf-16-le", "replace"), "UTF-16 without a mark"
+        if not any(head[0::2]):
+            return data.decode("utf-16-be", "replace"), "UTF-16 without a mark"
+    try:
+        return data.decode("utf-8-sig"), None
+    except UnicodeDecodeError:
+        pass
+    try:
+        return data.decode("cp1252"), "Windows-1252"
+    except UnicodeDecodeError:
+        return data.decode("utf-8-sig", "replace"), "unknown; unreadable bytes were replaced"
+
+
+def parse(data: bytes, name: str) -> object:
+    """The value of a JSON file.
+
+    Raises:
+        UserError: not JSON.
+    """
+    text, _ = decode(data)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"`{name}` is not JSON: {_short(error)}") from None
+
+
+def parse_object(data: bytes, name: str) -> dict[str, object]:
+    """The value of a JSON file that must be an object.
+
+    Raises:
+        UserError: not JSON, or something else than an object.
+    """
+    value = parse(data, name)
+    if not isinstance(value, dict):
+        raise UserError(f"`{name}` holds a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+def lines(text: str) -> Iterator[tuple[int, dict[str, object] | None]]:
+    """Objects of a JSON-lines text with their line numbers; None for a line that is none."""
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip("\r\0 \t")
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        yield number, value if isinstance(value, dict) else None
+
+
+def salvage_rows(text: str, key: str) -> list[dict[str, object]]:
+    """The complete objects of `"key": [{...}, {...}, ...` in a text that was cut off."""
+    start = re.search(rf'"{re.escape(key)}"\s*:\s*\[', text)
+    rows: list[dict[str, object]] = []
+    if start is None:
+        return rows
+    decoder = json.JSONDecoder()
+    at = start.end()
+    between = re.compile(r"[\s,]*")
+    while True:
+        at = between.match(text, at).end()  # type: ignore[union-attr]  # matches empty text too
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return rows
+        if not isinstance(value, dict):
+            return rows
+        rows.append(value)
+
+
+def flatten(value: dict[str, object], separator: str = "/") -> dict[str, object]:
+    """Nested objects as one, their keys joined; lists are kept as they are.
+
+    At most MAX_KEYS: in YAML a few lines with references can stand for billions of keys.
+    """
+    flat: dict[str, object] = {}
+    waiting: list[tuple[str, object]] = list(value.items())
+    for key, item in waiting:
+        if isinstance(item, dict) and item and len(waiting) < MAX_KEYS:
+            waiting.extend((f"{key}{separator}{name}", inner) for name, inner in item.items())
+        else:
+            flat[str(key)] = item
+    return flat
+
+
+def _short(error: Exception) -> str:
+    return str(error).split("\n", 1)[0][:120] or type(error).__name__

@@ -1,0 +1,130 @@
+"""What was logged, by raw key and step, before anything is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from firstbad.tools.run import FloatArray, IntArray
+
+_MAX_STEP = 2**62
+
+
+def number(value: object) -> float | None:
+    """A logged value as a float (NaN and Inf included); None when it is missing or no number."""
+    if type(value) is float:
+        return value
+    if isinstance(value, (bool, int, float, np.number)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    if isinstance(value, str):
+        try:
+            return float(value) if "_" not in value else None
+        except ValueError:
+            return None
+    return None
+
+
+def step_number(value: object) -> int | None:
+    """A step as an int; None when it is missing, negative or not whole."""
+    if isinstance(value, str):  # "40/1000"
+        value = value.partition("/")[0]
+    found = number(value)
+    if found is None or not math.isfinite(found) or found != int(found):
+        return None
+    return int(found) if 0 <= found < _MAX_STEP else None
+
+
+@dataclass
+class Series:
+    """One key: steps and values in the order in which they were read."""
+
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def merged(self) -> tuple[IntArray, FloatArray, int]:
+        """Ascending unique steps, the value read last at each, and how many were replaced."""
+        steps = np.array(self.steps, np.int64)
+        values = np.array(self.values, np.float64)
+        if len(steps) < 2 or bool(np.all(steps[1:] > steps[:-1])):
+            return steps, values, 0
+        order = np.argsort(steps, kind="stable")
+        steps, values = steps[order], values[order]
+        last = np.append(steps[1:] != steps[:-1], True)
+        return steps[last], values[last], int(len(steps) - last.sum())
+
+
+class Log:
+    """Series by raw key. What is added later replaces what was added at the same step."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.series: dict[str, Series] = {}
+        self.not_numbers: set[str] = set()
+        """Keys with a value that was neither a number nor missing."""
+
+    def add(self, step: int, row: Mapping[str, object]) -> None:
+        """Add the numbers of one row."""
+        series = self.series
+        for key, value in row.items():
+            found = value if type(value) is float else number(value)
+            if found is None:
+                if value is not None and value != "":
+                    self.not_numbers.add(key)
+                continue
+            own = series.get(key)
+            if own is None:
+                own = series[key] = Series()
+            own.steps.append(step)
+            own.values.append(found)
+
+    def add_series(self, key: str, steps: Iterable[int], values: Iterable[float]) -> None:
+        """Add the values of one key."""
+        own = self.series.setdefault(key, Series())
+        own.steps.extend(steps)
+        own.values.extend(values)
+
+    def in_keys_of(self, other: Log) -> Log:
+        """This log with the trackers' `train/x` and `eval/x` as `x` and `eval_x`.
+
+        Only where the other log has them so, or where every key of this one has such a prefix,
+        as Hugging Face writes them.
+        """
+        all_prefixed = all(key.startswith(("train/", "eval/")) for key in self.series)
+        renamed = Log()
+        for key, series in self.series.items():
+            start, _, rest = key.partition("/")
+            plain = {"train": rest, "eval": f"eval_{rest}"}.get(start, key)
+            use = plain if all_prefixed or plain in other.series else key
+            renamed.add_series(use, series.steps, series.values)
+        return renamed
+
+    def steps(self) -> set[int]:
+        """Every step at which anything was logged."""
+        return set().union(*(own.steps for own in self.series.values()))
+
+    def fill(self, other: Log, *, only_new_steps: bool = False) -> tuple[int, set[str]]:
+        """Take from another log what this one lacks; how many values of which keys.
+
+        `only_new_steps` leaves out steps at which this log has anything at all.
+        """
+        taken, keys = 0, set()
+        have = self.steps() if only_new_steps else set()
+        for key, series in other.series.items():
+            own = self.series.get(key)
+            skip = have if own is None else have.union(own.steps)
+            both = zip(series.steps, series.values, strict=True)
+            if new := [(step, value) for step, value in both if step not in skip]:
+                self.add_series(key, *zip(*new, strict=True))
+                taken += len(new)
+                keys.add(key)
+        return taken, keys
+
+    def __bool__(self) -> bool:
+        """Whether anything was logged."""
+        return bool(self.series)

@@ -1,0 +1,70 @@
+"""From logged keys to canonical signals, with notes on what their meaning depends on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.readers.aliases import Alias, alias_of, sums_of, unit_of
+from firstbad.tools.readers.log import Log, Series
+from firstbad.tools.run import Note, Signal, Signals
+
+
+def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
+    """The signals of a log; a key that no alias explains is kept as unknown."""
+    known: dict[str, Signal] = {}
+    unknown: dict[str, Signal] = {}
+    notes: list[Note] = []
+    found = {key: alias_of(key, framework) for key in log.series}
+    # Of two keys for one name the one that stands first in the table is used.
+    order = sorted(log.series, key=lambda key: _rank(found[key]))
+    for key in order:
+        series, alias = log.series[key], found[key]
+        if alias is None:
+            unknown[key] = _signal(key, key, series, None)
+        elif alias.name in known:
+            unknown[key] = _signal(key, key, series, None)
+            used = known[alias.name].source_key
+            notes.append(Note("same_signal", f"`{key}` and `{used}`: `{used}` is {alias.name}"))
+        else:
+            known[alias.name] = _signal(alias.name, key, series, alias)
+            if alias.note:
+                notes.append(Note("meaning", f"`{key}` as {alias.name}: {alias.note}"))
+    for name, parts in sums_of(framework).items():
+        if name not in known and all(part in unknown for part in parts):
+            known[name] = _sum(name, [unknown[part] for part in parts])
+    replaced = sum(series.merged()[2] for series in log.series.values())
+    if replaced:
+        notes.append(
+            Note("duplicates", f"{replaced:,} values were logged again at the same step: last kept")
+        )
+    return Signals(dict(sorted(known.items())), dict(sorted(unknown.items()))), tuple(notes)
+
+
+def _rank(alias: Alias | None) -> int:
+    return 10_000 if alias is None else alias.rank
+
+
+def _signal(name: str, key: str, series: Series, alias: Alias | None) -> Signal:
+    steps, values, _ = series.merged()
+    if alias is not None and alias.ln:
+        with np.errstate(all="ignore"):
+            values = np.log(values)
+    if alias is not None and alias.scale != 1.0:
+        values = values * alias.scale
+    finite = np.isfinite(values)
+    return Signal(
+        name=name,
+        steps=steps[finite],
+        values=values[finite],
+        source_key=key,
+        unit=alias.unit if alias else "",
+        nonfinite_steps=tuple(int(step) for step in steps[~finite]),
+    )
+
+
+def _sum(name: str, parts: list[Signal]) -> Signal:
+    steps = parts[0].steps
+    for part in parts[1:]:
+        steps = np.intersect1d(steps, part.steps)
+    values = np.sum([part.values[np.isin(part.steps, steps)] for part in parts], axis=0)
+    return Signal(name, steps, values, " + ".join(part.source_key for part in parts), unit_of(name))

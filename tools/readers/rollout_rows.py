@@ -1,0 +1,165 @@
+"""Rows with completion text as a batch of rollouts, whatever their columns are called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from firstbad.tools.paths import Root
+from firstbad.tools.readers.answers import GOLD, PROMPT
+from firstbad.tools.readers.grouping import GroupSource, group_rows, numbered
+from firstbad.tools.readers.log import number
+from firstbad.tools.readers.rows import Row
+from firstbad.tools.readers.steps import STEP_KEYS
+from firstbad.tools.readers.texts import answer_text, canonical_text, tidy
+from firstbad.tools.run import FloatArray, IntArray, RolloutBatch
+
+COMPLETION = (
+    "completion", "completions", "output", "response", "responses", "generated_text",
+    "generation", "output_response", "content",
+)  # fmt: skip
+PROMPTS = ("prompt", "prompts", "input_prompt", *PROMPT)
+_GROUP = ("group", "group_id", "group_index", "prompt_id", "problem_id", "uid")
+_ADVANTAGE = ("advantage", "advantages")
+_TOTAL = ("reward", "total_reward", "score", "scores", "rewards")
+_FINISH = ("finish_reason", "stop_reason", "finish")
+_TOKENS = ("n_tokens", "num_tokens", "completion_tokens", "completion_length", "response_length")
+_PART = re.compile(r"reward|score|correct|format|acc\b|accuracy|penalty|bonus", re.I)
+_NO_PART = re.compile(
+    r"logp|log_p|logits?$|prob|entropy|kl\b|time|latency|length|tokens?$|temperature|weight|epoch",
+    re.I,
+)
+_UID = re.compile(r"(.+)_\d+_\d+")  # verl: <prompt uid>_<session>_<index>
+
+
+def holds_rollouts(rows: Sequence[Row]) -> bool:
+    """Whether rows have completion texts rather than metrics."""
+    for row in rows:
+        name = _name(row, COMPLETION)
+        if name is None or row[name] is None:
+            continue
+        value = row[name]
+        is_text = isinstance(value, list) or (isinstance(value, str) and number(value) is None)
+        # An answer may be a bare number: then a prompt beside it tells.
+        if is_text or (isinstance(value, str) and _name(row, PROMPTS)):
+            return True
+    return False
+
+
+def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None) -> RolloutBatch:
+    """The batch of one step's rows."""
+    names = {key: None for row in rows for key in row}
+    columns = _Columns(rows)
+    completions = [canonical_text(value) for value in columns.of(COMPLETION) or []]
+    prompts = [canonical_text(value) for value in columns.of(PROMPTS) or [""] * len(rows)]
+    if shortened := tidy(completions) + tidy(prompts):
+        root.note("text_cut", f"step {step}: {shortened} texts shortened")
+    group, source = _groups(columns.of(_GROUP), prompts, group_size)
+    gold = columns.of(GOLD)
+    finish = columns.of(_FINISH)
+    advantage = columns.numbers(_ADVANTAGE)
+    n_tokens = columns.numbers(_TOKENS)
+    parts, total = _rewards(columns, names)
+    left = sorted(set(names) - columns.used - set(parts) - set(STEP_KEYS))
+    if left:
+        root.note("columns_left", f"columns of rollouts not used: {', '.join(left[:20])}")
+    return RolloutBatch(
+        step=step,
+        prompts=prompts,
+        completions=completions,
+        group=group,
+        group_source=source,
+        rewards=parts,
+        total=total,
+        advantage=advantage,
+        gold=[answer_text(value) for value in gold] if gold else None,
+        finish=[None if v is None else str(v) for v in finish] if finish else None,
+        n_tokens=_whole(n_tokens),
+    )
+
+
+class _Columns:
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._by_lower = {key.lower(): key for row in rows for key in row}
+        self.used: set[str] = set()
+
+    def of(self, spellings: Sequence[str]) -> list[object] | None:
+        """The first of these columns that is there and not yet used."""
+        for spelling in spellings:
+            name = self._by_lower.get(spelling)
+            if name is not None and name not in self.used:
+                self.used.add(name)
+                return self.raw(name)
+        return None
+
+    def raw(self, name: str) -> list[object]:
+        return [row.get(name) for row in self._rows]
+
+    def numbers(self, spellings: Sequence[str]) -> FloatArray | None:
+        values = self.of(spellings)
+        return None if values is None else _floats(values)
+
+
+def _rewards(
+    columns: _Columns, names: dict[str, None]
+) -> tuple[dict[str, FloatArray], FloatArray | None]:
+    """Reward parts and total. A dict of rewards is taken apart."""
+    total = columns.of(_TOTAL)
+    parts: dict[str, FloatArray] = {}
+    if total and any(isinstance(value, dict) for value in total):
+        dicts = [value if isinstance(value, dict) else {} for value in total]
+        for key in {key: None for one in dicts for key in one}:
+            parts[str(key)] = _floats([one.get(key) for one in dicts])
+        total = columns.of(_TOTAL)
+    for name in names:
+        if name in columns.used or name in STEP_KEYS or _NO_PART.search(name):
+            continue
+        values = columns.raw(name)
+        if _is_score(name, values):
+            parts[name.removeprefix("rewards/")] = _floats(values)
+            columns.used.add(name)
+    return parts, None if total is None else _floats(total)
+
+
+def _is_score(name: str, values: Sequence[object]) -> bool:
+    """A floating column, or one of whole numbers that is called a score."""
+    found = [value for value in values if value is not None and value != ""]
+    if any(isinstance(value, (list, dict)) or number(value) is None for value in found):
+        return False
+    if _PART.search(name):
+        return True
+    return bool(found) and all(
+        isinstance(v, float) or (isinstance(v, str) and re.search(r"[.eE]|nan", v)) for v in found
+    )
+
+
+def _floats(values: Sequence[object]) -> FloatArray:
+    found = (number(value) for value in values)
+    return np.array([np.nan if value is None else value for value in found], np.float64)
+
+
+def _whole(values: FloatArray | None) -> IntArray | None:
+    if values is None or not np.all(np.isfinite(values)):
+        return None
+    return values.astype(np.int64)
+
+
+def _groups(
+    keys: Sequence[object] | None, prompts: Sequence[str], size: int | None
+) -> tuple[IntArray, GroupSource]:
+    """By the source's own key; a key that is new in each row is no key of groups."""
+    if keys and all(key is not None for key in keys):
+        texts = [str(key) for key in keys]
+        if all(_UID.fullmatch(text) for text in texts):
+            texts = [text.rsplit("_", 2)[0] for text in texts]
+        if len(set(texts)) < len(texts) or len(texts) == 1:
+            return numbered(texts), "key"
+    return group_rows(prompts, size)
+
+
+def _name(row: Row, spellings: Sequence[str]) -> str | None:
+    by_lower = {key.lower(): key for key in row}
+    return next((by_lower[s] for s in spellings if s in by_lower), None)

@@ -1,0 +1,172 @@
+"""Rollout rows of one or many table files, found by step and read when asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Source
+from firstbad.tools.paths import File, Root
+from firstbad.tools.readers.answers import Answers
+from firstbad.tools.readers.arrow import open_parquet
+from firstbad.tools.readers.jsonish import decode
+from firstbad.tools.readers.log import step_number
+from firstbad.tools.readers.repeats import Repeats
+from firstbad.tools.readers.rollout_rows import batch_of
+from firstbad.tools.readers.rows import Row, first_rows, read_rows
+from firstbad.tools.readers.steps import step_key
+from firstbad.tools.run import RolloutBatch, Rollouts
+
+Fetch = Callable[[], Iterable[Row]]
+
+
+def shelve(
+    root: Root,
+    files: Sequence[File],
+    group_size: int | None,
+    answers: Answers | None = None,
+) -> Rollouts:
+    """Rollouts of these files; rows of one step may lie in several."""
+    shelf: dict[int, list[Fetch]] = defaultdict(list)
+    sources = []
+    for siblings in _siblings(files):
+        by_name = _all_by_name(root, siblings)
+        for file in siblings:
+            try:
+                steps = by_name[file] if by_name else _by_column(root, file)
+            except UserError as error:
+                root.note("file_skipped", str(error))
+                continue
+            for step, fetch in steps.items():
+                shelf[step].append(fetch)
+            sources.append(Source(kind="rollouts", ref=file.name))
+
+    def load(step: int) -> RolloutBatch:
+        rows: list[Row] = []
+        for fetch in shelf[step]:
+            try:
+                rows.extend(fetch())
+            except (UserError, OSError, ValueError) as error:
+                root.note("file_skipped", f"step {step}: {error}")
+        batch = batch_of(root, step, rows, group_size)
+        if batch.gold is None and answers is not None:
+            batch = replace(batch, gold=answers.of(batch.prompts, batch.prompts))
+        return batch
+
+    return Rollouts(list(shelf), Repeats(list(shelf), load).load, sources=sources)
+
+
+def _siblings(files: Sequence[File]) -> list[list[File]]:
+    """Files whose names differ only in numbers."""
+    groups: dict[tuple[str, str], list[File]] = defaultdict(list)
+    for file in files:
+        groups[file.folder, re.sub(r"\d+", "#", file.path.name)].append(file)
+    return list(groups.values())
+
+
+def _all_by_name(root: Root, files: Sequence[File]) -> dict[File, dict[int, Fetch]]:
+    """Steps from the names, if no file's rows say otherwise (a number may be that of a rank)."""
+    found: dict[File, dict[int, Fetch]] = {}
+    for file in files:
+        named = _step_of_name(file)
+        head = first_rows(root, file, 50 if len(files) < 4 else 1)
+        key = step_key(head)
+        if named is None or (key and any(step_number(row.get(key)) != named for row in head)):
+            return {}
+        found[file] = {named: partial(read_rows, root, file)}
+    return found
+
+
+def _by_column(root: Root, file: File) -> dict[int, Fetch]:
+    """Steps from the step column of a file."""
+    key = step_key(first_rows(root, file))
+    if key is None:
+        root.note("step_unknown", f"`{file.name}` has no step: its rollouts are shown as step 0")
+        return {0: partial(read_rows, root, file)}
+    if file.suffix == ".parquet":
+        return _parquet_index(file, key)
+    if file.suffix in (".jsonl", ".ndjson") and (index := _jsonl_index(root, file, key)):
+        return index
+    by_step: dict[int, list[Row]] = defaultdict(list)
+    for row in read_rows(root, file):
+        if (step := step_number(row.get(key))) is not None:
+            by_step[step].append(row)
+    return {step: partial(list, rows) for step, rows in by_step.items()}
+
+
+def _step_of_name(file: File) -> int | None:
+    """`12.jsonl`, `step_12.jsonl`, `rollout_dump_data.step_12.jsonl`."""
+    match = re.fullmatch(r"(\d+)", file.stem) or re.search(r"step[_-]?(\d+)", file.stem, re.I)
+    match = match or re.search(r"(?:completions|rollouts?)[_-](\d+)$", file.stem, re.I)
+    return int(match[1]) if match else None
+
+
+def _jsonl_index(root: Root, file: File, key: str) -> dict[int, Fetch]:
+    """Places of each step's lines, so that only one step is in memory at a time.
+
+    Empty when the file cannot be taken line by line: a line with a whole table, another encoding.
+    """
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    skipped = at = 0
+    last_bad = False
+    with file.path.open("rb") as stream:
+        for line in stream:
+            row = _loads(line)
+            step = step_number(row.get(key)) if row else None
+            if step is not None:
+                places[step].append((at, len(line)))
+            elif line.strip():
+                skipped += 1
+            last_bad = step is None and bool(line.strip())
+            at += len(line)
+    if not places:
+        return {}
+    if last_bad:
+        root.note("line_cut", f"`{file.name}`: the last line is cut off and was left out")
+        skipped -= 1
+    if skipped:
+        root.note("lines_skipped", f"`{file.name}`: {skipped} lines have no step or are no JSON")
+
+    def fetch(step: int) -> list[Row]:
+        with file.path.open("rb") as stream:
+            rows = []
+            for start, length in places[step]:
+                stream.seek(start)
+                rows.append(_loads(stream.read(length)) or {})
+            return rows
+
+    return {step: partial(fetch, step) for step in places}
+
+
+def _loads(line: bytes) -> Row | None:
+    try:
+        value = json.loads(decode(line)[0]) if line.strip() else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parquet_index(file: File, key: str) -> dict[int, Fetch]:
+    """Row groups of each step; the rows of one step are read from them."""
+    opened = open_parquet(file.path, file.name)
+    groups: dict[int, set[int]] = defaultdict(set)
+    for group in range(opened.num_row_groups):
+        for value in opened.read_row_group(group, columns=[key]).column(0).to_pylist():
+            if (step := step_number(value)) is not None:
+                groups[step].add(group)
+
+    def fetch(step: int) -> list[Row]:
+        import pyarrow.compute as pc
+
+        table = opened.read_row_groups(sorted(groups[step]))
+        table = table.filter(pc.equal(table.column(key), step))
+        names = table.column_names
+        columns = [column.to_pylist() for column in table.columns]
+        return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+    return {step: partial(fetch, step) for step in groups}

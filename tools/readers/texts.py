@@ -1,0 +1,111 @@
+"""Prompts and completions as plain text, whatever form the data keeps them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+MAX_CHARACTERS = 200_000
+
+
+def canonical_text(value: object) -> str:
+    """A string as it is; the contents of a list of messages joined by newlines."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        if "content" in value:
+            return canonical_text(value["content"])
+        # A part of a multimodal message, such as {"type": "text", "text": ...}.
+        return canonical_text(value.get("text"))
+    if isinstance(value, (list, tuple)):
+        return "\n".join(text for text in map(canonical_text, value) if text)
+    return str(value)
+
+
+def answer_text(value: object) -> str | None:
+    """A right answer as text; None when there is none."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list) and len(value) == 1:
+        return answer_text(value[0])
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def tidy(texts: list[str]) -> int:
+    """Shorten texts of more than MAX_CHARACTERS in place; how many there were.
+
+    Halves of surrogate pairs, which JSON lets through and no file can hold, are replaced.
+    """
+    count = 0
+    for i, text in enumerate(texts):
+        if len(text) > MAX_CHARACTERS:
+            texts[i] = text = text[:MAX_CHARACTERS]
+            count += 1
+        if not text.isascii():
+            texts[i] = text.encode("utf-8", "replace").decode("utf-8")
+    return count
+
+
+def column_texts(column: Any) -> list[str]:
+    """Texts of an Arrow column of strings or of lists of {role, content}.
+
+    Works on whole columns: a nested `to_pylist` would take ten times as long.
+    """
+    import pyarrow as pa
+
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # no chunk at all
+        return []
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return [text or "" for text in _strings(array)]
+    contents = _contents(array)
+    if contents is None:
+        return [canonical_text(value) for value in array.to_pylist()]
+    lengths = array.value_lengths().fill_null(0).to_pylist()
+    if all(length == 1 for length in lengths):
+        return contents
+    texts, at = [], 0
+    for length in lengths:
+        texts.append("\n".join(text for text in contents[at : at + length] if text))
+        at += length
+    return texts
+
+
+def _contents(array: Any) -> list[str] | None:
+    """`content` of every message of a list column, or None when it has another form."""
+    import pyarrow as pa
+
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return None
+    inner = kind.value_type
+    if not pa.types.is_struct(inner) or inner.get_field_index("content") < 0:
+        return None
+    if not pa.types.is_string(inner.field("content").type):
+        return None
+    return [text or "" for text in _strings(array.flatten().field("content"))]
+
+
+def _strings(array: Any) -> Sequence[str | None]:
+    """Texts of a string array; bytes that are no UTF-8 are replaced."""
+    import pyarrow as pa
+
+    try:
+        texts: list[str | None] = array.to_pylist()
+    except UnicodeDecodeError:
+        raw = array.cast(pa.large_binary()).to_pylist()
+        texts = [None if data is None else data.decode("utf-8", "replace") for data in raw]
+    return texts

@@ -1,0 +1,143 @@
+"""Logged means recomputed from rollouts: does the dashboard say what its names say?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import group_spread, total_reward
+from firstbad.tools.run import RolloutBatch, Run, Signal
+
+TOLERANCE = 2e-3
+"""Logged means are float32, some sources print four digits."""
+
+
+class Recomputed(Dated):
+    """Logged against recomputed."""
+
+    n_compared: int
+    """Pairs of logged and recomputed values."""
+    n_signals: int
+    share_differs: float
+    """Of pairs that differ by more than 0.002 plus 0.2 %."""
+    worst_signal_share: float
+    """The same share, for the signal that differs most often."""
+    largest_difference: float
+    zero_std_logged_mean: float | None
+    zero_std_recomputed_mean: float | None
+    zero_std_differs: bool | None
+    """Logged share of zero-variance groups differs from the one recomputed with a tolerance of
+    1e-4: float32 spread of equal rewards exceeds the 1e-8 that some frameworks test with."""
+    reward_std_is_global: bool | None
+
+
+@tool
+def recompute_means(run: Run) -> Measured[Recomputed]:
+    """Logged reward means and spreads against the same figures recomputed from the rollouts.
+
+    Means over all rows of a step; the total is the weighted sum of the parts with the weights of
+    the config. Compared only where every step is logged, since a window mean can't be recomputed
+    from its last batch.
+
+    Cannot tell: which of the two is wrong; read the rows shown.
+    """
+    if not run.rollouts:
+        raise NoData("no rollouts to recompute the logged means from")
+    every = run.config.number("logging_steps")
+    if every is not None and every > 1:
+        raise NoData(f"metrics are averaged over {every:g} steps (`logging_steps`)")
+    pairs: dict[str, list[tuple[int, float, float]]] = {}
+    zero: list[tuple[float, float]] = []
+    stds: list[tuple[float, float, float]] = []
+    for batch in run.rollouts.batches():
+        for name, value in _means(run, batch).items():
+            logged = _logged(run, name, batch.step)
+            if logged is not None and value is not None:
+                pairs.setdefault(name, []).append((batch.step, logged, value))
+        _add_spread(run, batch, zero, stds)
+    if not pairs:
+        raise NoData("rollouts and metrics share no step with a recomputable figure")
+    differ = {
+        name: [p for p in found if abs(p[1] - p[2]) > TOLERANCE * (1 + abs(p[2]))]
+        for name, found in pairs.items()
+    }
+    n = sum(len(found) for found in pairs.values())
+    worst = max(pairs, key=lambda name: len(differ[name]) / len(pairs[name]))
+    bad = sorted((step, name, a, b) for name, rows in differ.items() for step, a, b in rows)
+    first = bad[0][0] if bad else None
+    steps = sorted({step for found in pairs.values() for step, _, _ in found})
+    good = [s for s in steps if first is None or s < first]
+    z = np.array(zero, float).reshape(-1, 2)
+    metrics = Recomputed(
+        n_compared=n,
+        n_signals=len(pairs),
+        share_differs=round(len(bad) / n, 6),
+        worst_signal_share=round(len(differ[worst]) / len(pairs[worst]), 6),
+        largest_difference=round(max(abs(a - b) for f in pairs.values() for _, a, b in f), 6),
+        zero_std_logged_mean=round(float(z[:, 0].mean()), 6) if len(z) else None,
+        zero_std_recomputed_mean=round(float(z[:, 1].mean()), 6) if len(z) else None,
+        zero_std_differs=bool(np.abs(z[:, 0] - z[:, 1]).mean() > 0.01) if len(z) else None,
+        reward_std_is_global=_is_global(stds),
+        last_good_step=good[-1] if good else None,
+        first_bad_step=first,
+        from_start=bool(bad) and not good,
+    )
+    table = Table(
+        title="logged values that differ from the recomputed ones",
+        columns=("step", "signal", "logged", "recomputed"),
+        rows=tuple((s, name, round(a, 6), round(b, 6)) for s, name, a, b in bad[:20]),
+        cut_rows=max(0, len(bad) - 20),
+    )
+    return Measured(
+        metrics,
+        f"{n} logged means of {len(pairs)} signals recomputed from rollouts: {len(bad)} differ"
+        + (f", most often `{worst}` from step {first}" if bad else ""),
+        tables=(table,) if bad else (),
+        sources=run.rollouts.sources,
+        signal=f"logged {worst}" if bad else "",
+    )
+
+
+def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
+    parts = {f"reward_part/{n}": v for n, v in batch.rewards.items()}
+    total = total_reward(run, batch)
+    if total is not None:
+        parts["reward_mean"] = total
+    return {
+        name: float(np.nanmean(v)) if np.isfinite(v).any() else None for name, v in parts.items()
+    }
+
+
+def _logged(run: Run, name: str, step: int) -> float | None:
+    signal: Signal | None = run.signals.get(name)
+    return signal.at(step) if signal else None
+
+
+def _add_spread(
+    run: Run,
+    batch: RolloutBatch,
+    zero: list[tuple[float, float]],
+    stds: list[tuple[float, float, float]],
+) -> None:
+    total = total_reward(run, batch)
+    if total is None or not np.isfinite(total).all():
+        return
+    spread = group_spread(total, batch.group)
+    logged = _logged(run, "frac_zero_variance_groups", batch.step)
+    if logged is not None:
+        zero.append((logged, float(np.mean(spread < 1e-4))))
+    std = _logged(run, "reward_std", batch.step)
+    if std is not None and len(total) > 1:
+        stds.append((std, float(np.std(total, ddof=1)), float(np.mean(spread))))
+
+
+def _is_global(stds: list[tuple[float, float, float]]) -> bool | None:
+    """Whether the logged `reward_std` fits the batch's spread better than the groups' mean."""
+    if len(stds) < 5:
+        return None
+    s = np.array(stds)
+    return bool(np.abs(s[:, 0] - s[:, 1]).mean() < np.abs(s[:, 0] - s[:, 2]).mean())

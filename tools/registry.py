@@ -1,0 +1,177 @@
+"""The tool table: a typed function goes in, an Evidence record comes out."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import traceback
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from firstbad import __version__
+from firstbad.tools.errors import NoData, ToolInputError
+from firstbad.tools.evidence import Evidence, Metrics, Scalar, Source, StepWindow, Table
+from firstbad.tools.run import Run
+
+M = TypeVar("M", bound=Metrics)
+F = TypeVar("F", bound=Callable[..., "Measured[Any]"])
+
+
+@dataclass(frozen=True)
+class Measured(Generic[M]):
+    """What a tool returns: metrics for gates, one sentence of fact, tables for people."""
+
+    metrics: M
+    summary: str
+    tables: tuple[Table, ...] = ()
+    sources: tuple[Source, ...] = ()
+    window: tuple[int, int] | None = None
+    signal: str = ""
+    """What a dated measure was seen in."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A registered tool with the two facts that are read from its signature."""
+
+    name: str
+    function: Callable[..., Measured[Any]]
+    metrics: type[Metrics]
+    settings: type[BaseModel]
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring: what is measured."""
+        return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
+
+    @property
+    def description(self) -> str:
+        """Whole docstring: unit, formula, and what the tool cannot tell."""
+        return inspect.getdoc(self.function) or ""
+
+
+_TABLE: dict[str, Tool] = {}
+
+# One line per file of measurements. A new file of tools is added here and nowhere else.
+_MODULES = (
+    "advantages",
+    "declared",
+    "events",
+    "gold",
+    "groups",
+    "judging",
+    "kl_budget",
+    "lengths",
+    "loss_identity",
+    "loss_terms",
+    "masks",
+    "norms",
+    "numerics",
+    "prompts",
+    "ratios",
+    "recompute",
+    "reward_parts",
+    "rollout_text",
+    "rows",
+    "schedule",
+    "step_size",
+    "surprise",
+    "window",
+)
+
+
+def tool(function: F) -> F:
+    """File a function in the tool table and return it unchanged.
+
+    The function takes a Run and keyword settings with defaults, and is annotated to return
+    `Measured[SomeMetrics]`.
+    """
+    hints = typing.get_type_hints(function)
+    (metrics,) = typing.get_args(hints["return"])
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "run"]
+    fields: dict[str, Any] = {p.name: (hints[p.name], p.default) for p in parameters}
+    settings = create_model(
+        f"{function.__name__}_settings", __config__={"extra": "forbid", "frozen": True}, **fields
+    )
+    _TABLE[function.__name__] = Tool(function.__name__, function, metrics, settings)
+    return function
+
+
+def tools() -> Mapping[str, Tool]:
+    """All tools by name."""
+    for module in _MODULES:
+        import_module(f"firstbad.tools.{module}")
+    return dict(sorted(_TABLE.items()))
+
+
+def find_tool(name: str) -> Tool:
+    """The tool called `name`.
+
+    Raises:
+        ToolInputError: no tool has that name; the text lists those that exist.
+    """
+    table = tools()
+    if name not in table:
+        raise ToolInputError(f"no tool `{name}`; there are: {', '.join(table)}")
+    return table[name]
+
+
+def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: str) -> Evidence:
+    """Run one tool and record the result; a tool that breaks becomes evidence of status error.
+
+    Raises:
+        ToolInputError: unknown tool, or arguments that do not fit its signature.
+    """
+    found = find_tool(name)
+    try:
+        settings = found.settings(**args).model_dump()
+    except ValidationError as error:
+        problems = "; ".join(f"`{e['loc'][0]}` {e['msg'].lower()}" for e in error.errors())
+        raise ToolInputError(
+            f"`{name}` was given {dict(args)}: {problems}; "
+            f"it takes {', '.join(found.settings.model_fields) or 'no settings'}"
+        ) from error
+    started = time.perf_counter()
+    common: dict[str, Any] = {
+        "id": evidence_id,
+        "tool": name,
+        "tool_version": __version__,
+        "args": dict(settings),
+    }
+    try:
+        measured = found.function(run, **settings)
+    except NoData as missing:
+        return Evidence(
+            **common,
+            status="no_data",
+            summary=str(missing),
+            seconds=time.perf_counter() - started,
+        )
+    except ToolInputError:
+        raise
+    except Exception as bug:  # a broken tool must not lose what the others found
+        place = traceback.extract_tb(bug.__traceback__)[-1]
+        return Evidence(
+            **common,
+            status="error",
+            error=f"{type(bug).__name__}: {bug} ({place.name}, line {place.lineno})",
+            summary=f"`{name}` broke: {type(bug).__name__}",
+            seconds=time.perf_counter() - started,
+        )
+    window = measured.window
+    return Evidence(
+        **common,
+        status="measured",
+        metrics=cast(dict[str, bool | int | float | None], measured.metrics.model_dump()),
+        tables=measured.tables,
+        sources=measured.sources,
+        window=StepWindow(first=window[0], last=window[1]) if window else None,
+        summary=measured.summary,
+        signal=measured.signal,
+        seconds=time.perf_counter() - started,
+    )

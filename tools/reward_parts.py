@@ -1,0 +1,225 @@
+"""Reward parts, each alone: ranges, constants, outliers, and a part that rises for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.groups import outcome_part
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import reward_weights
+from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.stats import level_shift
+
+CONSTANT = 5
+"""Steps in a row without any spread before a part counts as constant."""
+
+
+class Parts(Dated):
+    """What happened to single parts; the onset is that of the part that changed first."""
+
+    n_parts: int
+    n_steps: int
+    constant_part: bool
+    """A part with spread before has none for at least five steps, to the end or for a stretch."""
+    constant_value: float | None
+    constant_first_step: int | None
+    constant_is_outcome: bool
+    scale_factor: float
+    """Largest factor by which the size of a part's values (95th percentile of abs) changes."""
+    scale_step: int | None
+    outlier_factor: float
+    """Largest abs value of a part over its usual largest, where few rows hold it."""
+    outlier_rows: int
+    outlier_step: int | None
+    nonfinite_rows: int
+    outcome_level_first: float | None
+    outcome_level_last: float | None
+    form_level_first: float | None
+    """Weighted level of all other parts, first third."""
+    form_level_last: float | None
+    outcome_share_of_spread: float | None
+    """Share of the within-group variance of the total that comes from the outcome, last third."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    mean: FloatArray
+    spread: FloatArray
+    size: FloatArray
+    """95th percentile of abs."""
+    largest: FloatArray
+
+
+@tool
+def measure_reward_parts(run: Run) -> Measured[Parts]:
+    """Level, spread, range and outliers of each reward part, step by step.
+
+    Size: 95th percentile of abs(value) per step. An outlier is a value over ten times the largest
+    one of 95 % of the steps, held by less than a tenth of the rows of its step.
+
+    Cannot tell: why a part turned constant; that takes re-judging, error marks or timing.
+    """
+    batches = [b for b in run.rollouts.batches() if b.rewards]
+    if len(batches) < 2 * CONSTANT:
+        raise NoData(f"rollouts with reward parts of fewer than {2 * CONSTANT} steps")
+    steps = [b.step for b in batches]
+    parts: list[_Part] = []
+    nonfinite = 0
+    for name in batches[0].rewards:
+        table = []
+        for batch in batches:
+            values = batch.rewards.get(name, np.full(len(batch), np.nan))
+            nonfinite += int((~np.isfinite(values)).sum())
+            values = values[np.isfinite(values)]
+            if not len(values):
+                values = np.zeros(1)
+            size = float(np.quantile(np.abs(values), 0.95))
+            table.append((values.mean(), values.std(), size, np.abs(values).max()))
+        parts.append(_Part(name, *np.array(table, float).T))
+    outcome = outcome_part(run, batches)
+    constant = _constant(parts, steps, outcome)
+    scale, scale_at, scale_name = _scale(parts)
+    outlier, rows, outlier_at = _outlier(run, parts)
+    weights = reward_weights(run, len(parts))
+    third = max(1, len(steps) // 3)
+    by_name = {p.name: p for p in parts}
+    main = by_name.get(outcome)
+    form_first = form_last = None
+    if weights is not None and len(parts) > 1:
+        rest = [(w, p) for w, p in zip(weights, parts, strict=True) if p.name != outcome]
+        form_first = _r(sum(w * p.mean[:third].mean() for w, p in rest))
+        form_last = _r(sum(w * p.mean[-third:].mean() for w, p in rest))
+    found = [s for s in (constant[1], scale_at, outlier_at) if s is not None]
+    first = min(found) if found else None
+    metrics = Parts(
+        n_parts=len(parts),
+        n_steps=len(steps),
+        constant_part=constant[0] is not None,
+        constant_value=constant[2],
+        constant_first_step=None if constant[1] is None else steps[constant[1]],
+        constant_is_outcome=constant[0] == outcome and constant[0] is not None,
+        scale_factor=_r(scale),
+        scale_step=None if scale_at is None else steps[scale_at],
+        outlier_factor=_r(outlier),
+        outlier_rows=rows,
+        outlier_step=None if outlier_at is None else steps[outlier_at],
+        nonfinite_rows=nonfinite,
+        outcome_level_first=_r(main.mean[:third].mean()) if main else None,
+        outcome_level_last=_r(main.mean[-third:].mean()) if main else None,
+        form_level_first=form_first,
+        form_level_last=form_last,
+        outcome_share_of_spread=_spread_share(run, batches[-third:], outcome),
+        last_good_step=steps[first - 1] if first else None,
+        first_bad_step=None if first is None else steps[first],
+        from_start=first == 0,
+    )
+    shown = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 120)).astype(int))
+    table = Table(
+        title="per step: reward parts",
+        columns=("step", *(p.name for p in parts)),
+        rows=tuple(
+            (steps[i], *(round(float(p.mean[i]), 5) for p in parts)) for i in shown
+        ),
+        cut_rows=len(steps) - len(shown),
+    )
+    text = "; ".join(
+        f"`{p.name}` {p.mean[:third].mean():.3f} -> {p.mean[-third:].mean():.3f}" for p in parts
+    )
+    if constant[0] is not None and constant[1] is not None:
+        text += f"; `{constant[0]}` is constant {constant[2]:g} from step {steps[constant[1]]}"
+    if scale_at is not None:
+        text += f"; the values of `{scale_name}` change {scale:.3g}-fold at step {steps[scale_at]}"
+    if outlier_at is not None:
+        text += f"; {rows} outlier rows from step {steps[outlier_at]}"
+    return Measured(
+        metrics,
+        text,
+        tables=(table,),
+        sources=run.rollouts.sources,
+        window=(steps[0], steps[-1]),
+        signal="single reward parts",
+    )
+
+
+def _constant(
+    parts: list[_Part], steps: list[int], outcome: str
+) -> tuple[str | None, int | None, float | None]:
+    """The part that lost its spread first: name, index, value. Parts at their top are learned."""
+    found = []
+    for part in parts:
+        flat = part.spread < 1e-9
+        if flat.mean() > 0.9 or not flat.any():
+            continue
+        top = float(part.mean.max())
+        for i in range(1, len(flat) - CONSTANT + 1):
+            if flat[i : i + CONSTANT].all() and not flat[max(0, i - CONSTANT) : i].any():
+                value = float(part.mean[i])
+                learned = value >= top - 1e-9 and part.mean[max(0, i - 5) : i].mean() > 0.9 * top
+                if not learned and (part.name == outcome or value <= 0):
+                    found.append((i, part.name, value))
+                break
+    if not found:
+        return None, None, None
+    i, name, value = min(found)
+    return name, i, _r(value)
+
+
+def _scale(parts: list[_Part]) -> tuple[float, int | None, str]:
+    """Largest lasting change of a part's size, by factor; parts that were 0 are left out."""
+    best: tuple[float, int | None, str] = (1.0, None, "")
+    for part in parts:
+        usable = part.size > 0
+        if usable.mean() < 0.8:
+            continue
+        shift = level_shift(np.log(np.maximum(part.size, 1e-9)), margin=5)
+        if shift is None or shift.sds < 3:
+            continue
+        factor = float(np.exp(abs(shift.after - shift.before)))
+        if factor > max(best[0], 1.5):
+            best = (factor, shift.index, part.name)
+    return best
+
+
+def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
+    """Largest value over the usual largest, rows that hold such values, index of the first."""
+    best, rows, at = 1.0, 0, None
+    for part in parts:
+        usual = float(np.quantile(part.largest, 0.5))
+        if usual <= 0:
+            usual = 1.0
+        over = part.largest > 10 * usual
+        # A value that most rows hold is a new scale, not an outlier.
+        over &= part.size < 0.5 * part.largest
+        if over.any():
+            first = int(np.argmax(over))
+            factor = float(part.largest.max() / usual)
+            if factor > best:
+                best, at = factor, first if at is None else min(at, first)
+                rows = int(over.sum())
+    return best, rows, at
+
+
+def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float | None:
+    shares = []
+    for batch in batches:
+        rewards = batch.rewards
+        weights = reward_weights(run, len(rewards))
+        if weights is None or outcome not in rewards:
+            return None
+        columns = np.stack(list(rewards.values()), axis=1) * weights
+        k = list(rewards).index(outcome)
+        for g in np.unique(batch.group):
+            rows = batch.group == g
+            variances = np.var(columns[rows], axis=0)
+            if variances.sum() > 1e-12:
+                shares.append(float(variances[k] / variances.sum()))
+    return _r(float(np.mean(shares))) if shares else None
+
+
+def _r(value: float) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,176 @@
+"""Read the rollouts: kinds of text before and after a step, and the rows themselves."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Metrics, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import RolloutBatch, Run
+
+LOOKED_AT = 20_000
+"""Characters of a completion that are looked at."""
+NEAR = 10
+"""Steps with rollouts that are read on each side."""
+TAGS = re.compile(r"<(/?)([a-zA-Z_]+)>")
+
+
+class RolloutText(Metrics):
+    """Shares of completions by kind, before and after; differences are after less before."""
+
+    n_before: int
+    n_after: int
+    repetition_before: float
+    repetition_after: float
+    """One word or short phrase makes more than half of a completion of at least ten words."""
+    garbage_before: float
+    garbage_after: float
+    """Replacement or control characters, or letters of three and more scripts."""
+    broken_before: float
+    broken_after: float
+    """An opened tag, brace or fence is never closed, or the text is empty."""
+    distinct_before: float
+    distinct_after: float
+    """Distinct completions over completions, within groups."""
+    words_before: float
+    words_after: float
+    text_changed: bool
+    """A kind of trouble rises by more than a fifth of the rows, or distinctness halves."""
+
+
+@tool
+def read_rollouts(
+    run: Run, *, before: int | None = None, after: int | None = None, rows: int = 8
+) -> Measured[RolloutText]:
+    """Kinds of completions up to step `before` and from step `after` on, with the rows shown.
+
+    Ten steps with rollouts on each side are read in full; without steps given, the first and last
+    ten of the run. Kinds: repetition, garbage or mixed scripts, broken off, sameness.
+
+    Cannot tell: reward hacking in well-formed text; read the rows.
+    """
+    if not run.rollouts or len(run.rollouts.steps) < 2:
+        raise NoData("no rollouts of at least two steps to read")
+    steps = run.rollouts.steps
+    late = steps[steps >= after][:NEAR] if after is not None else steps[-NEAR:]
+    limit = before if before is not None else (int(late[0]) - 1 if after is not None else None)
+    early = steps[steps <= limit][-NEAR:] if limit is not None else steps[:NEAR]
+    if not len(early):
+        early = steps[:1]
+    if not len(late):
+        late = steps[-1:]
+    a, b = list(run.rollouts.batches(early)), list(run.rollouts.batches(late))
+    if not a or not b:
+        raise NoData("the rollouts around the step repeat an earlier batch or are empty")
+    x, y = _kinds(a), _kinds(b)
+    worse = max(y[k] - x[k] for k in ("repetition", "garbage", "broken"))
+    metrics = RolloutText(
+        n_before=int(x["n"]),
+        n_after=int(y["n"]),
+        repetition_before=x["repetition"],
+        repetition_after=y["repetition"],
+        garbage_before=x["garbage"],
+        garbage_after=y["garbage"],
+        broken_before=x["broken"],
+        broken_after=y["broken"],
+        distinct_before=x["distinct"],
+        distinct_after=y["distinct"],
+        words_before=x["words"],
+        words_after=y["words"],
+        text_changed=bool(worse > 0.2 or y["distinct"] < 0.5 * x["distinct"]),
+    )
+    left, right = _sample(a[-1], rows), _sample(b[0], rows)
+    table = Table(
+        title=f"rollouts at step {a[-1].step} and step {b[0].step}",
+        columns=("before: prompt", "before: completion", "after: prompt", "after: completion"),
+        rows=tuple((*p, *q) for p, q in zip(left, right, strict=False)),
+        cut_rows=max(0, len(b[0]) - rows),
+    )
+    return Measured(
+        metrics,
+        f"text before and after: repetition {_percent(x, y, 'repetition')}, garbage "
+        f"{_percent(x, y, 'garbage')}, broken off {_percent(x, y, 'broken')}, distinct "
+        f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words",
+        tables=(table,),
+        sources=run.rollouts.sources,
+        window=(int(early[0]), int(late[-1])),
+    )
+
+
+def _percent(x: dict[str, float], y: dict[str, float], key: str) -> str:
+    return f"{100 * x[key]:.0f} -> {100 * y[key]:.0f} %"
+
+
+def _sample(batch: RolloutBatch, rows: int) -> list[tuple[str, str]]:
+    """Rows spread over the batch, so that several groups are shown."""
+    at = np.unique(np.linspace(0, len(batch) - 1, min(rows, len(batch))).astype(int))
+    return [(batch.prompts[i][-300:], batch.completions[i][:600]) for i in at]
+
+
+def _kinds(batches: list[RolloutBatch]) -> dict[str, float]:
+    texts = [t[:LOOKED_AT] for b in batches for t in b.completions]
+    distinct = [
+        len({b.completions[int(i)] for i in np.flatnonzero(b.group == g)})
+        / int((b.group == g).sum())
+        for b in batches
+        for g in np.unique(b.group)
+    ]
+    n = len(texts)
+    return {
+        "n": float(n),
+        "repetition": _r(sum(map(is_repetitive, texts)) / n),
+        "garbage": _r(sum(map(is_garbage, texts)) / n),
+        "broken": _r(sum(map(is_broken, texts)) / n),
+        "distinct": _r(float(np.mean(distinct))),
+        "words": _r(float(np.mean([len(t.split()) for t in texts]))),
+    }
+
+
+def is_repetitive(text: str) -> bool:
+    """Whether one word, or one phrase of two to four words, makes most of the text."""
+    words = text.split()
+    if len(words) < 10:
+        # Long text without spaces: the same few characters over and over.
+        return len(text) >= 40 and len(set(text)) <= 3
+    for size in (1, 2, 3, 4):
+        grams = Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+        top = grams.most_common(1)[0][1]
+        if top * size > 0.5 * len(words) and top >= 4:
+            return True
+    return False
+
+
+def is_garbage(text: str) -> bool:
+    """Whether the text holds replacement or control characters, or mixes three scripts."""
+    if not text:
+        return False
+    odd = sum(ch == "\ufffd" or (ord(ch) < 32 and ch not in "\n\r\t") for ch in text)
+    if odd > max(1, len(text) // 100):
+        return True
+    scripts = Counter(
+        unicodedata.name(ch, "?").split()[0] for ch in set(text) if ch.isalpha() and ord(ch) > 127
+    )
+    if any(ch.isascii() and ch.isalpha() for ch in text):
+        scripts["LATIN"] += 1
+    return len([s for s, n in scripts.items() if n >= 1]) >= 3
+
+
+def is_broken(text: str) -> bool:
+    """Whether the text is empty, or opens a tag, brace or code fence that it never closes."""
+    if not text.strip():
+        return True
+    opened: Counter[str] = Counter()
+    for slash, name in TAGS.findall(text):
+        opened[name.lower()] += -1 if slash else 1
+    if any(n > 0 for n in opened.values()):
+        return True
+    return text.count("```") % 2 == 1 or text.count("{") > text.count("}")
+
+
+def _r(value: float) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,125 @@
+"""Identity of rollout rows: group sizes, groups of one prompt, order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import RolloutBatch, Run
+
+
+class Rows(Dated):
+    """How rows form groups."""
+
+    n_steps: int
+    n_rows: int
+    group_size: int | None
+    """Completions per prompt: from the config, else the most common size."""
+    steps_uneven: int
+    """Steps in which some group has another size."""
+    steps_interleaved: int
+    """Steps in which the rows of one prompt are not next to each other."""
+    share_steps_broken: float
+    """Of steps: uneven or interleaved groups."""
+    order_expected: bool
+    """The source writes the rows of a group one after the other (known by position or key)."""
+    steps_row_count_differs: int
+    """Steps whose number of rows is not the usual one."""
+    steps_repeated: int
+    """Steps whose rollouts repeat an earlier step's (one batch trained several times)."""
+    steps_short_scores: int
+    """Steps in which a reward column has unscored rows."""
+
+
+@tool
+def check_rows(run: Run) -> Measured[Rows]:
+    """Group sizes, contiguity and completeness of rollout rows, step by step.
+
+    A group is one prompt's completions. Position gives the group where the framework writes groups
+    one after the other; equal prompts cross-check it.
+
+    Cannot tell: whether scores belong to the rows beside them (see `rejudge`).
+    """
+    if not run.rollouts:
+        raise NoData("no rollouts: per-step completions with their prompts")
+    configured = run.config.number("num_generations")
+    batches = list(run.rollouts.batches())
+    sizes = np.concatenate([np.bincount(_first_seen(b)) for b in batches]) if batches else []
+    usual = int(np.bincount(sizes).argmax()) if len(sizes) else None
+    expected = int(configured) if configured else usual
+    usual_rows = int(np.bincount([len(b) for b in batches]).argmax()) if batches else 0
+    bad: list[tuple[int, str]] = []
+    counts = dict.fromkeys(("uneven", "interleaved", "rows", "short"), 0)
+    for batch in batches:
+        problems = _problems(batch, expected, usual_rows)
+        for problem in problems:
+            counts[problem] += 1
+        structural = [p for p in problems if p in ("uneven", "interleaved")]
+        if structural:
+            bad.append((batch.step, ", ".join(structural)))
+    first = bad[0][0] if bad else None
+    good = [b.step for b in batches if first is None or b.step < first]
+    metrics = Rows(
+        n_steps=len(batches),
+        n_rows=sum(len(b) for b in batches),
+        group_size=expected,
+        steps_uneven=counts["uneven"],
+        steps_interleaved=counts["interleaved"],
+        share_steps_broken=round(len(bad) / max(1, len(batches)), 6),
+        order_expected=run.framework == "trl" or all(b.group_source != "prompt" for b in batches),
+        steps_row_count_differs=counts["rows"],
+        steps_repeated=len(run.rollouts.steps) - len(batches),
+        steps_short_scores=counts["short"],
+        last_good_step=good[-1] if good else None,
+        first_bad_step=first,
+        from_start=bool(bad) and not good,
+    )
+    table = Table(
+        title="steps whose rows do not form groups",
+        columns=("step", "problem"),
+        rows=tuple(bad[:20]),
+        cut_rows=max(0, len(bad) - 20),
+    )
+    summary = (
+        f"{metrics.n_rows} rows in {metrics.n_steps} steps, {expected} per prompt; "
+        f"{len(bad)} steps with uneven or interleaved groups"
+    )
+    return Measured(
+        metrics,
+        summary,
+        tables=(table,) if bad else (),
+        sources=run.rollouts.sources,
+        signal="rows of a group",
+    )
+
+
+def _first_seen(batch: RolloutBatch) -> list[int]:
+    """Group number of each row by prompt and block: a new block of an old prompt is a new group."""
+    return [int(g) for g in batch.group]
+
+
+def _problems(batch: RolloutBatch, expected: int | None, usual_rows: int) -> list[str]:
+    problems = []
+    group = batch.group
+    sizes = np.bincount(group - group.min())
+    sizes = sizes[sizes > 0]
+    mixed = _mixed_prompts(batch)
+    if expected and (sizes != expected).any():
+        problems.append("uneven")
+    if mixed or int((np.diff(group) != 0).sum()) + 1 != len(sizes):
+        problems.append("interleaved")
+    if len(batch) != usual_rows:
+        problems.append("rows")
+    if any(np.isnan(scores).any() for scores in batch.rewards.values()):
+        problems.append("short")
+    return problems
+
+
+def _mixed_prompts(batch: RolloutBatch) -> bool:
+    """Whether a group holds more than one prompt."""
+    seen: dict[int, str] = {}
+    return any(
+        seen.setdefault(int(g), p) != p for g, p in zip(batch.group, batch.prompts, strict=True)
+    )

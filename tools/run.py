@@ -1,0 +1,288 @@
+"""The canonical Run: what every reader produces and every tool reads. Lazy and read-only.
+
+Steps are optimizer steps. Missing is None or an absent entry, never 0. Numbers are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from firstbad.tools.evidence import Source
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+EventKind = Literal["resume", "config_change", "phase", "warning", "error", "end"]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One logged quantity over steps, in canonical name and unit."""
+
+    name: str
+    steps: IntArray
+    """Ascending, unique; only steps with a finite value."""
+    values: FloatArray
+    source_key: str
+    unit: str = ""
+    nonfinite_steps: tuple[int, ...] = ()
+    """Steps at which NaN or Inf was logged: counted here, never stored as a value."""
+
+    def at(self, step: int) -> float | None:
+        """Value at a step, or None."""
+        i = int(np.searchsorted(self.steps, step))
+        return float(self.values[i]) if i < len(self.steps) and self.steps[i] == step else None
+
+    def between(self, first: int, last: int) -> FloatArray:
+        """Values with first <= step <= last."""
+        return self.values[(self.steps >= first) & (self.steps <= last)]
+
+
+@dataclass(frozen=True)
+class Signals:
+    """All logged quantities: recognised ones by canonical name, the rest by their own key."""
+
+    known: Mapping[str, Signal] = field(default_factory=dict)
+    unknown: Mapping[str, Signal] = field(default_factory=dict)
+    """Keys that no alias explains: listed for the user, never guessed at."""
+
+    def get(self, name: str) -> Signal | None:
+        """The signal of a canonical name, or None."""
+        return self.known.get(name)
+
+    def under(self, prefix: str) -> dict[str, Signal]:
+        """Signals named `<prefix>/<x>`, by `<x>`: such as the parts of the reward."""
+        start = prefix + "/"
+        return {n[len(start) :]: s for n, s in self.known.items() if n.startswith(start)}
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """Every step at which anything recognised was logged."""
+        found = [s.steps for s in self.known.values()]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """The rollouts of one step, in the order in which they were written. R rows."""
+
+    step: int
+    prompts: Sequence[str]
+    completions: Sequence[str]
+    group: IntArray
+    """(R,) group index of each row inside the batch."""
+    rewards: Mapping[str, FloatArray]
+    """Reward parts, raw and unweighted, (R,) each; NaN where a row was not scored."""
+    advantage: FloatArray | None = None
+    """(R,) as used in training."""
+    total: FloatArray | None = None
+    """(R,) total reward where the source writes one."""
+    gold: Sequence[str | None] | None = None
+    """Right answers, where the data holds them."""
+    finish: Sequence[str | None] | None = None
+    """Finish reasons (`stop`, `length`), where the source writes them."""
+    n_tokens: IntArray | None = None
+    """(R,) completion tokens, where the source writes them."""
+    group_source: Literal["key", "position", "prompt"] = "position"
+    repeats_step: int | None = None
+    """Earlier step with the same content: the source wrote one generation batch twice."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.completions)
+
+
+class Rollouts:
+    """Rollouts by step, read when asked for; a bounded number of batches is kept."""
+
+    def __init__(
+        self,
+        steps: Sequence[int],
+        load: Callable[[int], RolloutBatch],
+        *,
+        sources: Sequence[Source] = (),
+        keep_rows: int = 200_000,
+    ) -> None:
+        """`load` reads one step's batch; `keep_rows` bounds what stays in memory."""
+        self.steps: IntArray = np.array(sorted(steps), np.int64)
+        self.sources = tuple(sources)
+        self._load = load
+        self._kept: dict[int, RolloutBatch] = {}
+        self._kept_rows = 0
+        self._keep_rows = keep_rows
+
+    def __bool__(self) -> bool:
+        """Whether there is any step with rollouts."""
+        return len(self.steps) > 0
+
+    def batch(self, step: int) -> RolloutBatch:
+        """The rollouts of one step; KeyError when the step has none."""
+        if step in self._kept:
+            return self._kept[step]
+        batch = self._load(step)
+        if self._kept_rows + len(batch) <= self._keep_rows:
+            self._kept[step] = batch
+            self._kept_rows += len(batch)
+        return batch
+
+    def batches(self, steps: Sequence[int] | IntArray | None = None) -> Iterator[RolloutBatch]:
+        """Batches in step order; those that repeat an earlier step's content are left out."""
+        for step in self.steps if steps is None else steps:
+            batch = self.batch(int(step))
+            if batch.repeats_step is None and len(batch):
+                yield batch
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Token-level tensors of one step. Padded: R rows, T tokens; `prompt_*` have P tokens."""
+
+    step: int
+    arrays: Mapping[str, npt.NDArray[np.generic]]
+    """Canonical name -> array: `token_id`, `completion_mask`, `loss_mask`, `logp_new`, `logp_old`,
+    `logp_ref`, `logp_engine`, `entropy`, `varentropy` (R, T); `prompt_token_id`, `prompt_mask`
+    (R, P); `advantage` (R,) or (R, T)."""
+    storage_dtypes: Mapping[str, str]
+    source: Source
+    unmapped: tuple[str, ...] = ()
+    """Field names of the file that no mapping explains."""
+
+    def numbers(self, name: str) -> FloatArray | None:
+        """An array as float64, or None when it was not captured."""
+        found = self.arrays.get(name)
+        return None if found is None else np.asarray(found, np.float64)
+
+    def mask(self, name: str) -> BoolArray | None:
+        """A mask as bool, or None when it was not captured."""
+        found = self.arrays.get(name)
+        return None if found is None else np.asarray(found) != 0
+
+
+class Captures:
+    """Captures by step; one is in memory at a time."""
+
+    def __init__(self, steps: Sequence[int], load: Callable[[int], Capture]) -> None:
+        """`load` reads one step's capture."""
+        self.steps: IntArray = np.array(sorted(steps), np.int64)
+        self._load = load
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return len(self.steps) > 0
+
+    def __iter__(self) -> Iterator[Capture]:
+        """Captures in step order."""
+        return (self._load(int(step)) for step in self.steps)
+
+    def at(self, step: int) -> Capture:
+        """The capture of one step; KeyError when there is none."""
+        return self._load(step)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings as the run's files state them, flat, with the file each came from."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+
+    def number(self, name: str) -> float | None:
+        """A numeric setting, or None when absent, null or not a number."""
+        value = self.values.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        return float(value)
+
+    def text(self, name: str) -> str | None:
+        """A text setting, or None."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) else None
+
+    def flag(self, name: str) -> bool | None:
+        """A yes/no setting, or None."""
+        value = self.values.get(name)
+        return value if isinstance(value, bool) else None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at a step (or at an unknown one)."""
+
+    kind: EventKind
+    step: int | None
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved state: its step by name, and what lies in its folder."""
+
+    step: int
+    path: Path
+    files: tuple[str, ...]
+    state_step: int | None
+    """`global_step` that the checkpoint's own state file gives."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token texts, where a tokenizer file is there."""
+
+    texts: Mapping[int, str]
+    eos_ids: frozenset[int]
+    """Ids that end an answer, from tokenizer, model and generation config."""
+    pad_id: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the reader noticed and handled: shown to the user, judged by nobody."""
+
+    code: str
+    text: str
+
+
+@dataclass
+class Run:
+    """A training run, read from files. Everything heavy is loaded on first use."""
+
+    ref: str
+    """What the user typed, normalised: `trl:PATH`, `csv:PATH`, ..."""
+    root: Path
+    framework: str
+    signals: Signals
+    config: Config = field(default_factory=Config)
+    rollouts: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
+    captures: Captures = field(default_factory=lambda: Captures((), _no_capture))
+    checkpoints: tuple[Checkpoint, ...] = ()
+    events: tuple[Event, ...] = ()
+    vocabulary: Vocabulary | None = None
+    notes: tuple[Note, ...] = ()
+    sources: tuple[Source, ...] = ()
+    """Files that the metrics were read from."""
+    version: str | None = None
+    """Framework version, where a file states it."""
+
+    @property
+    def last_step(self) -> int | None:
+        """Last step seen anywhere."""
+        steps = np.concatenate([self.signals.steps, self.rollouts.steps, self.captures.steps])
+        return int(steps.max()) if len(steps) else None
+
+
+def _nothing(step: int) -> RolloutBatch:
+    raise KeyError(step)
+
+
+def _no_capture(step: int) -> Capture:
+    raise KeyError(step)

@@ -1,0 +1,167 @@
+"""Learning rate against its schedule, across resumes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import FloatArray, Run
+
+JUMP = 1.5
+"""Factor between neighbouring steps beyond which a change is no decay."""
+
+
+class Schedule(Dated):
+    """Logged learning rate against the configured one."""
+
+    n_steps: int
+    expected_known: bool
+    """The config names a schedule that this tool can compute."""
+    largest_factor: float
+    """Largest logged over expected rate (or its inverse), after the warm-up."""
+    jump_factor: float
+    """Largest factor between neighbouring logged rates after the warm-up, up or down."""
+    jumps_up: bool | None
+    rate_before: float | None
+    rate_after: float | None
+    configured: float | None
+    share_off: float
+    """Of steps whose rate differs from the schedule by more than 5 % (0 where it is unknown)."""
+    at_resume: bool
+    """A resume stands within one step of the first deviation."""
+
+
+@tool
+def check_learning_rate(run: Run) -> Measured[Schedule]:
+    """Logged learning rate against the configured schedule, and against itself.
+
+    Schedules computed: constant, constant with warm-up, linear, cosine (Hugging Face definitions;
+    the rate logged at step s is the one used in that step, s - 1 scheduler steps after the start).
+    A jump by more than 1.5 between neighbouring steps after the warm-up fits none of them.
+
+    Cannot tell: whether the configured rate suits the run.
+    """
+    signal = run.signals.get("learning_rate")
+    if signal is None or len(signal.steps) < 3:
+        raise NoData("no logged learning rate")
+    rate, steps = signal.values, signal.steps
+    expected = expected_rate(run, steps.astype(float))
+    warm = _warmup(run)
+    jump, at = _largest_jump(rate, steps.astype(float), warm)
+    off = _off(rate, expected, jump, at)
+    first = int(np.argmax(off)) if off.any() else None
+    factor = 1.0
+    if expected is not None:
+        use = (expected > 0.05 * expected.max()) & (rate > 0) & (steps > warm + 1)
+        if use.any():
+            factor = float(np.exp(np.abs(np.log(rate[use] / expected[use])).max()))
+    resumes = [e.step for e in run.events if e.kind == "resume" and e.step is not None]
+    place = first if first is not None else at
+    metrics = Schedule(
+        n_steps=len(steps),
+        expected_known=expected is not None,
+        largest_factor=round(factor, 4),
+        jump_factor=round(jump, 4),
+        jumps_up=None if at is None else bool(rate[at] > rate[at - 1]),
+        rate_before=None if not place else float(rate[place - 1]),
+        rate_after=None if place is None else float(rate[place]),
+        configured=run.config.number("learning_rate"),
+        share_off=round(float(off.mean()), 6),
+        at_resume=place is not None and any(abs(r - int(steps[place])) <= 1 for r in resumes),
+        last_good_step=int(steps[first - 1]) if first else None,
+        first_bad_step=None if first is None else int(steps[first]),
+        from_start=first == 0,
+    )
+    shown = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 120)).astype(int))
+    table = Table(
+        title="per step: learning rate",
+        columns=("step", "logged", "schedule"),
+        rows=tuple(
+            (int(steps[i]), float(rate[i]), None if expected is None else float(expected[i]))
+            for i in shown
+        ),
+        cut_rows=len(steps) - len(shown),
+    )
+    if first is None:
+        text = f"learning rate follows its schedule over {len(steps)} steps"
+        if expected is None:
+            text = f"learning rate moves without a jump over {len(steps)} steps; schedule unknown"
+    else:
+        text = (
+            f"learning rate leaves its schedule at step {int(steps[first])}: "
+            f"{rate[first - 1] if first else rate[first]:.3g} -> {rate[first]:.3g}"
+        )
+    return Measured(
+        metrics,
+        text,
+        tables=(table,),
+        sources=run.sources,
+        window=(int(steps[0]), int(steps[-1])),
+        signal="learning rate against its schedule",
+    )
+
+
+def expected_rate(run: Run, steps: FloatArray) -> FloatArray | None:
+    """Configured rate at each step, or None when the config doesn't name a known schedule."""
+    peak = run.config.number("learning_rate")
+    kind = run.config.text("lr_scheduler_type")
+    total = run.config.number("max_steps")
+    if peak is None or kind is None:
+        return None
+    warm = _warmup(run)
+    done = steps - 1.0
+    rising = np.minimum(1.0, done / warm) if warm > 0 else np.ones(len(done))
+    if kind == "constant":
+        return np.full(len(done), peak)
+    if kind == "constant_with_warmup":
+        return peak * rising
+    if total is None or total <= warm:
+        return None
+    left = np.clip((total - done) / (total - warm), 0.0, 1.0)
+    if kind == "linear":
+        return peak * np.where(done < warm, rising, left)
+    if kind == "cosine":
+        falling = 0.5 * (1.0 + np.cos(math.pi * (1.0 - left)))
+        return peak * np.where(done < warm, rising, falling)
+    return None
+
+
+def _warmup(run: Run) -> float:
+    steps = run.config.number("warmup_steps") or 0.0
+    if 0 < steps < 1:  # transformers 5 reads a fraction as a share of all steps
+        steps *= run.config.number("max_steps") or 0.0
+    ratio = run.config.number("warmup_ratio") or 0.0
+    if not steps and ratio:
+        steps = math.ceil(ratio * (run.config.number("max_steps") or 0.0))
+    return steps
+
+
+def _largest_jump(rate: FloatArray, steps: FloatArray, warm: float) -> tuple[float, int | None]:
+    """Largest factor between neighbours after the warm-up, and its place."""
+    usable = (rate[1:] > 0) & (rate[:-1] > 0) & (steps[:-1] > warm + 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.where(usable, np.abs(np.log(rate[1:] / rate[:-1])), 0.0)
+    # The last steps of a decay to 0 change by large factors of almost nothing.
+    size[rate[:-1] < 0.02 * rate.max()] = 0.0
+    dropped = (rate[1:] == 0) & (rate[:-1] > 0.1 * rate.max())
+    size[dropped] = math.log(1e6)
+    at = int(np.argmax(size)) if len(size) else 0
+    return (float(np.exp(size[at])), at + 1) if len(size) and size[at] > 0 else (1.0, None)
+
+
+def _off(
+    rate: FloatArray, expected: FloatArray | None, jump: float, at: int | None
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Steps off the schedule; after a jump, the side that doesn't follow it, else the later one."""
+    later = np.zeros(len(rate), bool)
+    if jump > JUMP and at is not None:
+        later[at:] = True
+        return later
+    if expected is None:
+        return later
+    scale = np.maximum(expected, 0.02 * expected.max())
+    return np.abs(rate - expected) > 0.05 * scale

@@ -1,0 +1,164 @@
+"""Are the optimizer steps too bold? Signals that run away together, and the first steps of a resume."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated
+from firstbad.tools.ratios import updates_per_batch
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import Run, Signal
+
+NEAR = 10
+
+
+class StepSize(Dated):
+    """Growth of KL, norm and entropy, and what a resume did to them."""
+
+    n_steps: int
+    rate: float | None
+    """Median learning rate."""
+    kl_peak: float | None
+    """Largest rolling median (5 steps) of the KL to the reference, nats per token."""
+    norm_growth: float | None
+    """Largest rolling median of the gradient norm over its median in the first ten steps."""
+    entropy_change: float | None
+    """Largest abs(log) of the rolling median entropy over its first ten steps."""
+    reward_lost: float | None
+    """Share of the best reward level (above its lowest possible start) that is gone at the end."""
+    runaway: bool
+    """KL above 0.5 nats together with norm or entropy far from where they began, reward lost."""
+    updates_per_batch: float | None
+    clip_late: float | None
+    reuse_alarm: bool
+    """More than two updates per batch, and a clip fraction above 0.2 in the last third."""
+    resume_step: int | None
+    resume_kl_factor: float | None
+    """Mean KL change per step in the ten steps after the resume over the twenty before."""
+    resume_norm_factor: float | None
+    resume_jump: bool
+
+
+@tool
+def check_step_size(run: Run) -> Measured[StepSize]:
+    """KL, gradient norm, entropy and reward running away together; and a jump right after a resume.
+
+    Levels of KL and entropy alone are no fault; together with a lost reward they are.
+
+    Cannot tell: why the steps are too bold (rate, reuse, state); one-variable experiments can.
+    """
+    kl, norm = run.signals.get("kl_ref"), run.signals.get("grad_norm_preclip")
+    entropy, reward = run.signals.get("entropy"), run.signals.get("reward_mean")
+    if norm is None or len(norm.values) < NEAR:
+        raise NoData("fewer than ten logged gradient norms")
+    kl_smooth, norm_smooth = _smooth(kl), _smooth(norm)
+    kl_peak = float(kl_smooth.max()) if kl_smooth is not None else None
+    base = max(1e-12, float(np.median(norm.values[:NEAR])))
+    growth = float(norm_smooth.max()) / base if norm_smooth is not None else None
+    change = _entropy_change(entropy)
+    lost, lost_at = _lost(reward)
+    clip = run.signals.get("clip_frac_total")
+    late = float(np.array_split(clip.values, 3)[2].mean()) if clip and len(clip.values) > 2 else None
+    updates = updates_per_batch(run)
+    resume = _resume(run)
+    runaway = (
+        kl_peak is not None
+        and kl_peak > 0.5
+        and lost is not None
+        and lost > 0.5
+        and ((growth or 0) > 3 or (change or 0) > 0.4)
+    )
+    reuse = updates is not None and updates > 2 and late is not None and late > 0.2
+    jump = bool(resume and (resume[1] or 0) > 4 and (resume[2] or 0) > 0.02)
+    first = _first(kl, lost_at) if runaway or reuse else (resume[0] if jump and resume else None)
+    rate = run.signals.get("learning_rate")
+    steps = norm.steps
+    metrics = StepSize(
+        n_steps=len(norm.values),
+        rate=None if rate is None else float(np.median(rate.values)),
+        kl_peak=_r(kl_peak),
+        norm_growth=_r(growth),
+        entropy_change=_r(change),
+        reward_lost=_r(lost),
+        runaway=bool(runaway),
+        updates_per_batch=updates,
+        clip_late=_r(late),
+        reuse_alarm=bool(reuse),
+        resume_step=resume[0] if resume else None,
+        resume_kl_factor=_r(resume[1]) if resume else None,
+        resume_norm_factor=_r(resume[3]) if resume else None,
+        resume_jump=jump,
+        first_bad_step=first,
+        last_good_step=None if first is None or first <= int(steps[0]) else first - 1,
+        from_start=first is not None and first <= int(steps[0]) + NEAR and not jump,
+    )
+    parts = [f"gradient norm grows {growth:.2g}-fold at most" if growth else ""]
+    if kl_peak is not None:
+        parts.append(f"KL peaks at {kl_peak:.3g} nats per token")
+    if lost is not None:
+        parts.append(f"{100 * lost:.0f} % of the best reward level is lost at the end")
+    return Measured(
+        metrics,
+        ", ".join(p for p in parts if p),
+        sources=run.sources,
+        window=(int(steps[0]), int(steps[-1])),
+        signal="KL, norm and entropy together",
+    )
+
+
+def _smooth(signal: Signal | None) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
+    if signal is None or len(signal.values) < 5:
+        return None
+    return np.asarray(
+        np.median(np.lib.stride_tricks.sliding_window_view(signal.values, 5), axis=1), np.float64
+    )
+
+
+def _entropy_change(entropy: Signal | None) -> float | None:
+    smooth = _smooth(entropy)
+    if smooth is None:
+        return None
+    base = max(1e-9, float(np.median(smooth[:NEAR])))
+    return float(np.abs(np.log(np.maximum(smooth, 1e-9) / base)).max())
+
+
+def _lost(reward: Signal | None) -> tuple[float | None, int | None]:
+    """Share of the best level lost at the end, and the step at which half of that was gone."""
+    smooth = _smooth(reward)
+    if reward is None or smooth is None:
+        return None, None
+    best, end = float(smooth.max()), float(np.median(smooth[-NEAR:]))
+    low = min(0.0, float(reward.values.min()))
+    lost = (best - end) / max(1e-9, best - low)
+    peak = int(np.argmax(smooth))
+    below = np.flatnonzero(smooth[peak:] < best - (best - end) / 2)
+    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]))]) if len(below) else None
+
+
+def _first(kl: Signal | None, lost_at: int | None) -> int | None:
+    """First step whose KL leaves 0.1 nats for good, else where reward was lost."""
+    smooth = _smooth(kl)
+    if kl is not None and smooth is not None and (smooth > 0.1).any():
+        return int(kl.steps[int(np.argmax(smooth > 0.1))])
+    return lost_at
+
+
+def _resume(run: Run) -> tuple[int, float | None, float | None, float | None] | None:
+    """Step of the last resume; KL speed after over before; KL after; norm after over before."""
+    steps = [e.step for e in run.events if e.kind == "resume" and e.step is not None]
+    kl, norm = run.signals.get("kl_ref"), run.signals.get("grad_norm_preclip")
+    if not steps or kl is None or norm is None:
+        return None
+    at = max(steps)
+    before, after = kl.between(at - 20, at - 1), kl.between(at, at + NEAR)
+    n0, n1 = norm.between(at - 20, at - 1), norm.between(at, at + NEAR)
+    if len(before) < 10 or len(after) < 5 or not len(n0) or not len(n1):
+        return None
+    speed0 = max(1e-6, float(np.abs(np.diff(before)).mean()))
+    speed1 = float(np.abs(np.diff(after)).mean())
+    return at, speed1 / speed0, float(np.median(after)), float(np.median(n1) / np.median(n0))
+
+
+def _r(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 6)

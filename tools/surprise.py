@@ -1,0 +1,245 @@
+"""Is the sampler the trainer's policy? Surprise of sampled tokens, and k1 against k3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import Capture, FloatArray, Run
+from firstbad.tools.stats import pearson
+from firstbad.tools.tokens import completion_end
+
+POOL = 1500
+"""Fewest tokens a pooled mean is read from: 350 on-policy tokens scatter by up to 0.12 nats."""
+
+
+class Surprise(Dated):
+    """Pooled surprise, in nats per token, early and late in the run."""
+
+    n_captures: int
+    n_tokens: int
+    surprise_all: float
+    z_all: float
+    surprise_early: float | None
+    """Before the change that divides the captures best (or None: no room for two pools)."""
+    surprise_late: float | None
+    z_late: float | None
+    largest: float
+    """The largest abs(pooled mean) of: all, early, late."""
+    z_largest: float
+    signed_largest: float
+    growth: float | None
+    """Late part of the off stretch over its early part: 1 for a setting, above for drift."""
+    entropy_mean: float
+    k1_over_k3_early: float | None
+    k1_over_k3_late: float | None
+    """mean(x) / mean(exp(-x) + x - 1) with x = logp - logp_ref; 1 on-policy, 0 or below when the
+    tokens come from another policy. None while mean k3 is below 0.005 nats."""
+    k3_late: float | None
+    padding_correlation: float | None
+    """Correlation over rows of abs surprise and number of prompt pad tokens."""
+    padding_gap: float | None
+    """Surprise of padded rows over that of unpadded ones, 0 unless the former is above 0.1 nats."""
+    surprise_padded: float | None
+    surprise_unpadded: float | None
+
+
+@dataclass(frozen=True)
+class _Dump:
+    step: int
+    surprise: FloatArray
+    """Per token."""
+    row_mean: FloatArray
+    row_pads: FloatArray
+    k1: FloatArray | None
+    k3: FloatArray | None
+    entropy: float
+
+
+@tool
+def test_surprise(run: Run) -> Measured[Surprise]:
+    """Mean of -logp - entropy over sampled tokens: 0 when the sampler is the trainer's policy.
+
+    Pooled over captures, at least 1,500 tokens a side, over all tokens up to the first stop.
+    Positive: sampler broader, or another policy; negative: sharper. `k1/k3` asks the same from
+    reference log-probs. Source: martingale difference of sampled tokens.
+
+    Cannot tell: 0 is necessary, not sufficient, so a pass marks no step as good; nothing about old
+    log-probs.
+    """
+    dumps = [d for c in run.captures if (d := _read(run, c)) is not None]
+    n = sum(len(d.surprise) for d in dumps)
+    if n < POOL:
+        raise NoData(
+            f"{n} captured tokens with log-prob and entropy; at least {POOL} are needed"
+            if dumps
+            else "no captures that hold both token log-probs and entropies"
+        )
+    cut = _best_cut(dumps)
+    early, late = (dumps[:cut], dumps[cut:]) if cut else ([], dumps)
+    pools = {"all": _pool(dumps)}
+    if cut:
+        pools |= {"early": _pool(early), "late": _pool(late)}
+    worst = max(pools, key=lambda k: abs(pools[k][0]))
+    first = late[0].step if cut else dumps[0].step
+    pads = _padding(dumps)
+    metrics = Surprise(
+        n_captures=len(dumps),
+        n_tokens=n,
+        surprise_all=pools["all"][0],
+        z_all=pools["all"][1],
+        surprise_early=pools["early"][0] if cut else None,
+        surprise_late=pools["late"][0] if cut else None,
+        z_late=pools["late"][1] if cut else None,
+        largest=abs(pools[worst][0]),
+        z_largest=abs(pools[worst][1]),
+        signed_largest=pools[worst][0],
+        growth=_growth(late),
+        entropy_mean=round(float(np.mean([d.entropy for d in dumps])), 6),
+        k1_over_k3_early=_k_ratio(early or dumps),
+        k1_over_k3_late=_k_ratio(late),
+        k3_late=_mean_k3(late),
+        padding_correlation=pads[0],
+        padding_gap=_padding_gap(pads[1], pads[2]),
+        surprise_padded=pads[1],
+        surprise_unpadded=pads[2],
+        last_good_step=early[-1].step if cut and worst == "late" else None,
+        first_bad_step=first if worst == "late" else dumps[0].step,
+        from_start=worst != "late",
+        sampled=True,
+    )
+    table = Table(
+        title="surprise per capture",
+        columns=("step", "tokens", "surprise", "entropy", "k1", "k3"),
+        rows=tuple(_row(d) for d in dumps[:60]),
+        cut_rows=max(0, len(dumps) - 60),
+    )
+    return Measured(
+        metrics,
+        f"{n} captured tokens: surprise {pools['all'][0]:+.3f} nats overall"
+        + (
+            f", {pools['early'][0]:+.3f} to step {early[-1].step}, "
+            f"{pools['late'][0]:+.3f} from step {late[0].step}"
+            if cut
+            else ""
+        ),
+        tables=(table,),
+        sources=tuple(c.source for c in run.captures)[:3],
+        window=(dumps[0].step, dumps[-1].step),
+        signal="surprise of sampled tokens",
+    )
+
+
+def _read(run: Run, capture: Capture) -> _Dump | None:
+    logp, entropy = capture.numbers("logp_new"), capture.numbers("entropy")
+    ids = capture.numbers("token_id")
+    if logp is None or entropy is None or ids is None or logp.shape != ids.shape:
+        return None
+    if entropy.shape != ids.shape:
+        return None
+    real = completion_end(run, capture).real
+    use = real & np.isfinite(logp) & np.isfinite(entropy)
+    if not use.any():
+        return None
+    d = np.where(use, -logp - entropy, 0.0)
+    counts = use.sum(axis=1)
+    prompt = capture.mask("prompt_mask")
+    pads = np.zeros(len(ids)) if prompt is None else (~prompt).sum(axis=1).astype(float)
+    ref = capture.numbers("logp_ref")
+    k1 = k3 = None
+    if ref is not None and ref.shape == logp.shape:
+        x = (logp - ref)[use & np.isfinite(ref)]
+        k1, k3 = x, np.exp(np.clip(-x, -50, 50)) + x - 1.0
+    return _Dump(
+        capture.step,
+        d[use],
+        d.sum(axis=1) / np.maximum(counts, 1),
+        pads,
+        k1,
+        k3,
+        float(entropy[use].mean()),
+    )
+
+
+def _pool(dumps: list[_Dump]) -> tuple[float, float]:
+    """Pooled mean, and its z from the spread over tokens or over captures, whichever is wider.
+
+    Where entropy is near 0 the rare tokens are missing from the sample and the spread over tokens
+    alone makes z explode.
+    """
+    values = np.concatenate([d.surprise for d in dumps])
+    error = float(np.std(values)) / np.sqrt(len(values))
+    if len(dumps) >= 3:
+        means = np.array([d.surprise.mean() for d in dumps])
+        error = max(error, float(np.std(means, ddof=1)) / np.sqrt(len(dumps)))
+    mean = float(values.mean())
+    return round(mean, 6), round(mean / error, 4) if error > 0 else 0.0
+
+
+def _best_cut(dumps: list[_Dump]) -> int:
+    """Index that divides the captures into the two pools that differ most; 0 when none can."""
+    sizes = np.cumsum([len(d.surprise) for d in dumps])
+    sums = np.cumsum([d.surprise.sum() for d in dumps])
+    best, gap = 0, 0.0
+    for cut in range(1, len(dumps)):
+        left, right = sizes[cut - 1], sizes[-1] - sizes[cut - 1]
+        if left < POOL or right < POOL:
+            continue
+        difference = abs(sums[cut - 1] / left - (sums[-1] - sums[cut - 1]) / right)
+        weighted = difference * np.sqrt(left * right / sizes[-1])
+        if weighted > gap:
+            best, gap = cut, float(weighted)
+    return best
+
+
+def _growth(late: list[_Dump]) -> float | None:
+    if len(late) < 4:
+        return None
+    half = len(late) // 2
+    first = float(np.concatenate([d.surprise for d in late[:half]]).mean())
+    second = float(np.concatenate([d.surprise for d in late[half:]]).mean())
+    return round(second / first, 4) if abs(first) > 0.02 else None
+
+
+def _k_ratio(dumps: list[_Dump]) -> float | None:
+    k1 = [d.k1 for d in dumps if d.k1 is not None]
+    k3 = [d.k3 for d in dumps if d.k3 is not None]
+    if not k1 or sum(map(len, k1)) < POOL:
+        return None
+    mean = float(np.concatenate(k3).mean())
+    return round(float(np.concatenate(k1).mean()) / mean, 4) if mean > 0.005 else None
+
+
+def _mean_k3(dumps: list[_Dump]) -> float | None:
+    k3 = [d.k3 for d in dumps if d.k3 is not None]
+    return round(float(np.concatenate(k3).mean()), 6) if k3 else None
+
+
+def _padding(dumps: list[_Dump]) -> tuple[float | None, float | None, float | None]:
+    rows = np.concatenate([d.row_mean for d in dumps])
+    pads = np.concatenate([d.row_pads for d in dumps])
+    padded, bare = rows[pads > 0], rows[pads == 0]
+    if len(padded) < 20 or len(bare) < 20:
+        return None, None, None
+    correlation = pearson(pads, rows)
+    return (
+        None if correlation is None else round(correlation, 4),
+        round(float(padded.mean()), 6),
+        round(float(bare.mean()), 6),
+    )
+
+
+def _padding_gap(padded: float | None, bare: float | None) -> float | None:
+    if padded is None or bare is None:
+        return None
+    return round(abs(padded) / max(abs(bare), 0.02), 4) if abs(padded) > 0.1 else 0.0
+
+
+def _row(d: _Dump) -> tuple[int, int, float, float, float | None, float | None]:
+    k1 = None if d.k1 is None else round(float(d.k1.mean()), 4)
+    k3 = None if d.k3 is None else round(float(d.k3.mean()), 4)
+    return d.step, len(d.surprise), round(float(d.surprise.mean()), 4), round(d.entropy, 4), k1, k3

@@ -1,0 +1,64 @@
+"""Completion tokens per row: from the source, or from the text scaled to the logged mean length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.run import FloatArray, RolloutBatch, Run, Signal
+from firstbad.tools.stats import pearson
+
+
+class TokenCounts:
+    """Estimates completion tokens per row.
+
+    Where the source writes no counts, words or characters of the text are scaled by a straight
+    line to the logged mean length; the unit that follows the logged mean better is used.
+    """
+
+    def __init__(self, run: Run, batches: list[RolloutBatch]) -> None:
+        """Calibrate on the steps given."""
+        self.agreement: float | None = None
+        """Correlation of the estimated step means with the logged ones."""
+        self._unit = _words
+        self._line = (1.0, 0.0)
+        logged = run.signals.get("completion_length_mean")
+        if logged is None or len(batches) < 3:
+            return
+        best = -1.0
+        for unit in (_words, _characters):
+            x, y = _step_means(batches, unit, logged)
+            r = pearson(x, y) if len(x) >= 3 else None
+            if r is not None and r > best:
+                best = r
+                slope, intercept = np.polyfit(x, y, 1)
+                self._unit, self._line = unit, (float(slope), float(intercept))
+                self.agreement = round(r, 6)
+
+    def rows(self, batch: RolloutBatch) -> FloatArray:
+        """(R,) tokens per row, at least 1."""
+        if batch.n_tokens is not None:
+            return batch.n_tokens.astype(np.float64)
+        slope, intercept = self._line
+        counts: FloatArray = np.maximum(slope * self._unit(batch) + intercept, 1.0)
+        return counts
+
+
+def _words(batch: RolloutBatch) -> FloatArray:
+    return np.array([len(text.split()) for text in batch.completions], float)
+
+
+def _characters(batch: RolloutBatch) -> FloatArray:
+    return np.array([len(text) for text in batch.completions], float)
+
+
+def _step_means(
+    batches: list[RolloutBatch], unit: object, logged: Signal
+) -> tuple[FloatArray, FloatArray]:
+    assert callable(unit)
+    pairs = [
+        (float(unit(b).mean()), value)
+        for b in batches
+        if (value := logged.at(b.step)) is not None
+    ]
+    x, y = zip(*pairs, strict=True) if pairs else ((), ())
+    return np.array(x), np.array(y)

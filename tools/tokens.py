@@ -1,0 +1,57 @@
+"""Where a completion ends: read off the token ids, not off the framework's own mask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.run import BoolArray, Capture, IntArray, Run
+
+
+@dataclass(frozen=True)
+class End:
+    """Ends of the completions of one capture, R rows of T tokens."""
+
+    real: BoolArray
+    """(R, T) True up to and including the first stop token; all tokens where none stands."""
+    stop_at: IntArray
+    """(R,) position of the first stop token, or -1."""
+    stops: frozenset[int]
+    """Ids taken as stop tokens."""
+    guessed: bool
+    """True when no tokenizer or model config names them and they were read off the rows."""
+
+
+def completion_end(run: Run, capture: Capture) -> End:
+    """Find the end of each completion in a capture.
+
+    A sampled pad token before the stop is a completion token; padding is what stands after.
+    Where no stop token stands in a row, trailing tokens of the pad id that the completion mask
+    leaves out are padding (a row cut at the cap in a longer batch).
+    """
+    ids = np.asarray(capture.arrays["token_id"]).astype(np.int64)
+    stops, guessed = _stops(run, capture, ids)
+    is_stop = np.isin(ids, sorted(stops))
+    has = is_stop.any(axis=1)
+    stop_at = np.where(has, is_stop.argmax(axis=1), -1).astype(np.int64)
+    position = np.arange(ids.shape[1])
+    real = np.where(has[:, None], position <= stop_at[:, None], True)
+    pad = run.vocabulary.pad_id if run.vocabulary else None
+    if pad is not None and pad not in stops:
+        trailing = np.flip(np.logical_and.accumulate(np.flip(ids == pad, 1), axis=1), 1)
+        real &= ~(trailing & ~has[:, None])
+    return End(real, stop_at, frozenset(stops), guessed)
+
+
+def _stops(run: Run, capture: Capture, ids: IntArray) -> tuple[set[int], bool]:
+    if run.vocabulary is not None and run.vocabulary.eos_ids:
+        return set(run.vocabulary.eos_ids), False
+    mask = capture.mask("completion_mask")
+    if mask is None or mask.shape != ids.shape:
+        return set(), True
+    ends = mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1)
+    last = Counter(int(ids[i, e]) for i, e in enumerate(ends) if mask[i].any())
+    common = last.most_common(1)
+    return ({common[0][0]} if common and common[0][1] > 0.5 * len(ids) else set()), True

@@ -1,0 +1,289 @@
+"""First bad step from per-step signals: each against its own robust band, in its bad direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import FloatArray, IntArray, Run, Signal
+from firstbad.tools.stats import MAD_TO_SD, robust_sd
+
+BAND_SDS = 3.0
+"""Half width of a signal's band, in robust standard deviations of single steps."""
+MEMORY = 40
+"""Steps that make the band: long enough for a spread, short enough to follow a slow drift."""
+SHORTEST = 10
+"""Fewest steps that make a band."""
+AFTER = 8
+"""Steps that must stay outside (three quarters of them) before a move counts."""
+
+Direction = Literal["down", "up", "both"]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a signal is watched."""
+
+    direction: Direction
+    floor: float
+    """Smallest move that counts, in the signal's unit."""
+    relative: float = 0.0
+    """Smallest move that counts, as a share of the level before."""
+    family: str = ""
+    onset: bool = True
+    """False: shown, but never sets a window (step time moves for many harmless reasons)."""
+
+
+WATCHED: dict[str, Watch] = {
+    "reward_mean": Watch("down", 0.02, 0.1, "reward"),
+    "reward_std": Watch("down", 0.01, 0.5, "contrast"),
+    "kl_ref": Watch("up", 0.05, 1.0, "kl"),
+    "kl_old": Watch("up", 0.02, 1.0, "kl"),
+    "entropy": Watch("both", 0.05, 0.15, "entropy"),
+    "grad_norm_preclip": Watch("both", 0.0, 0.75, "norm"),
+    "completion_length_mean": Watch("both", 1.0, 0.2, "length"),
+    "truncation_rate": Watch("up", 0.05, 0.0, "truncation"),
+    "clip_frac_total": Watch("up", 0.05, 0.5, "clip"),
+    "ratio_max": Watch("up", 0.1, 0.2, "ratio"),
+    "logprob_diff_mean": Watch("up", 0.005, 0.5, "engine"),
+    "step_time": Watch("up", 0.0, 1.0, "timing", onset=False),
+}
+PART = Watch("down", 0.02, 0.1, "part")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A signal that left its band for good."""
+
+    signal: str
+    family: str
+    last_good: int
+    first_bad: int
+    manner: Literal["abrupt", "gradual"]
+    before: float
+    after: float
+    widths: float
+    sets_window: bool
+
+
+class FirstBad(Dated):
+    """Where the run left its own band."""
+
+    is_onset: bool
+    is_steady: bool
+    n_signals: int
+    n_moved: int
+    """Signals that left their band and stayed outside."""
+    n_steps: int
+    reward_fell: bool | None
+    part_fell: bool | None
+    kl_rose: bool | None
+    entropy_moved: bool | None
+    norm_moved: bool | None
+    length_moved: bool | None
+    truncation_rose: bool | None
+    timing_rose: bool | None
+    outcome_end_over_best: float | None
+    """Reward at the end over its best level (both medians of ten steps), above its lowest level:
+    1 when the end is the best, 0 when everything gained is lost."""
+
+
+def watched(run: Run) -> Iterator[tuple[Signal, Watch]]:
+    """The run's signals that are watched, with how."""
+    for name, watch in WATCHED.items():
+        if (signal := run.signals.get(name)) is not None:
+            yield signal, watch
+    for part in run.signals.under("reward_part").values():
+        yield part, PART
+
+
+@tool
+def find_first_bad(run: Run, *, noticed_step: int | None = None) -> Measured[FirstBad]:
+    """First step at which a per-step signal leaves its own band and stays outside.
+
+    Each signal is compared with the median and robust spread of the up to 40 steps before, in its
+    direction of badness, and must stay outside for three quarters of the next 8 steps. A slow move
+    is found by comparing the end with the best level of ten steps. `step_time` is shown and never
+    sets a window.
+
+    Cannot tell: a fault that was there from the first step, or one that no logged signal shows.
+    """
+    signals = [(s, w) for s, w in watched(run) if len(s.steps) >= SHORTEST + 3]
+    if not signals:
+        raise NoData(
+            f"no watched signal with at least {SHORTEST + 3} steps; logged and recognised: "
+            f"{', '.join(run.signals.known) or 'nothing'}"
+        )
+    moves = sorted(
+        (m for s, w in signals if (m := find_move(s, w)) is not None),
+        key=lambda m: (m.first_bad, m.manner == "gradual", m.signal),
+    )
+    setting = [m for m in moves if m.sets_window]
+    abrupt = [m for m in setting if m.manner == "abrupt"]
+    lead = min(setting, key=lambda m: m.first_bad) if setting else None
+    if lead is not None and lead.manner == "gradual" and abrupt:
+        # A slow move is dated far less sharply than a jump that follows within its memory.
+        lead = next((m for m in abrupt if m.first_bad <= lead.first_bad + MEMORY), lead)
+    families = {m.family for m in moves}
+    logged = {w.family for _, w in signals}
+
+    def moved(family: str) -> bool | None:
+        return family in families if family in logged else None
+
+    steps = run.signals.steps
+    metrics = FirstBad(
+        last_good_step=lead.last_good if lead else None,
+        first_bad_step=lead.first_bad if lead else None,
+        is_onset=lead is not None,
+        is_steady=lead is None,
+        n_signals=len(signals),
+        n_moved=len(setting),
+        n_steps=len(steps),
+        reward_fell=moved("reward"),
+        part_fell=moved("part"),
+        kl_rose=moved("kl"),
+        entropy_moved=moved("entropy"),
+        norm_moved=moved("norm"),
+        length_moved=moved("length"),
+        truncation_rose=moved("truncation"),
+        timing_rose=moved("timing"),
+        outcome_end_over_best=_end_over_best(run.signals.get("reward_mean")),
+    )
+    table = Table(
+        title="signals that moved",
+        columns=("signal", "last good", "first bad", "manner", "before", "after", "band widths"),
+        rows=tuple(
+            (m.signal, m.last_good, m.first_bad, m.manner, m.before, m.after, m.widths)
+            for m in moves
+        ),
+    )
+    return Measured(
+        metrics,
+        _summary(lead, setting, len(signals), noticed_step),
+        tables=(table,),
+        sources=run.sources,
+        window=(int(steps[0]), int(steps[-1])),
+        signal=lead.signal if lead else "",
+    )
+
+
+def _summary(lead: Move | None, moves: list[Move], n_signals: int, noticed: int | None) -> str:
+    if lead is None:
+        return f"none of {n_signals} signals leaves its own band"
+    same = [m.signal for m in moves if m.first_bad == lead.first_bad and m.signal != lead.signal]
+    with_it = f" (with {', '.join(same)})" if same else ""
+    told = "" if noticed is None else f"; noticed at {noticed}"
+    return (
+        f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: "
+        f"{lead.before:.3g} -> {lead.after:.3g}, {lead.widths:.1f} band widths, {lead.manner}{told}"
+    )
+
+
+def find_move(signal: Signal, watch: Watch) -> Move | None:
+    """The first lasting move of a signal out of its band, abrupt or gradual."""
+    values = signal.values
+    sign = {"down": -1.0, "up": 1.0}.get(watch.direction)
+    n = len(values)
+    at = np.arange(SHORTEST, n - 2)
+    level, width = _bands(values, at, watch)
+    after = np.lib.stride_tricks.sliding_window_view(
+        np.concatenate([values, np.full(AFTER, np.nan)]), AFTER
+    )[at]
+    away = after - level[:, None]
+    away *= np.sign(away[:, :1]) if sign is None else sign
+    outside = away > width[:, None]
+    there = np.isfinite(after).sum(axis=1)
+    lasting = outside[:, 0] & (outside.sum(axis=1) >= 0.75 * there)
+    if not lasting.any():
+        return _slow_move(signal, watch, sign)
+    k = int(np.argmax(lasting))
+    i, before, landed = int(at[k]), float(level[k]), float(np.nanmedian(after[k]))
+    return _move(signal, watch, i, "abrupt", before, landed, abs(landed - before) / width[k])
+
+
+def _bands(values: FloatArray, at: IntArray, watch: Watch) -> tuple[FloatArray, FloatArray]:
+    """Level and half width of the band before each index: spread around the trend."""
+    level, spread = np.empty(len(at)), np.empty(len(at))
+    short = at < MEMORY
+    for k in np.flatnonzero(short):
+        level[k], spread[k] = (float(x[0]) for x in _level_and_spread(values[None, : at[k]]))
+    if not short.all():
+        windows = np.lib.stride_tricks.sliding_window_view(values, MEMORY)[at[~short] - MEMORY]
+        level[~short], spread[~short] = _level_and_spread(windows)
+    floor = np.maximum(max(watch.floor, 1e-12), watch.relative * np.abs(level))
+    return level, np.maximum(BAND_SDS * spread, floor)
+
+
+def _level_and_spread(windows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Median, and robust standard deviation around a straight line, of each row."""
+    size = windows.shape[1]
+    x = np.arange(size) - (size - 1) / 2
+    slope = windows @ x / (x @ x)
+    level = np.median(windows, axis=1)
+    rest = windows - slope[:, None] * x
+    middle = np.median(rest, axis=1)
+    mad = np.median(np.abs(rest - middle[:, None]), axis=1)
+    return level, np.where(mad > 0, MAD_TO_SD * mad, rest.std(axis=1))
+
+
+def _slow_move(signal: Signal, watch: Watch, sign: float | None) -> Move | None:
+    """A drift away from the best level of the run that no single step shows."""
+    if sign is None or len(signal.values) < 4 * SHORTEST:
+        return None
+    smooth = _rolling_median(signal.values, SHORTEST)
+    badness = sign * smooth
+    best = int(np.argmin(badness))
+    end = float(smooth[-1])
+    level = float(smooth[best])
+    spread = robust_sd(np.diff(signal.values)) / np.sqrt(2.0)
+    width = max(2.0 * spread, watch.floor, 2 * watch.relative * abs(level), 1e-12)
+    if sign * (end - level) <= width or best >= len(smooth) - SHORTEST:
+        return None
+    if np.median(badness[best + SHORTEST :]) <= badness[best] + width / 2:
+        return None  # it was away only at the very end
+    inside = np.flatnonzero(badness[best:] <= badness[best] + width / 2)
+    turn = best + int(inside[-1]) + 1
+    at = min(turn + SHORTEST // 2, len(signal.values) - 1)
+    return _move(signal, watch, at, "gradual", level, end, abs(end - level) / width)
+
+
+def _rolling_median(values: FloatArray, size: int) -> FloatArray:
+    windows = np.lib.stride_tricks.sliding_window_view(values, size)
+    found: FloatArray = np.median(windows, axis=1)
+    return found
+
+
+def _move(
+    signal: Signal,
+    watch: Watch,
+    index: int,
+    manner: Literal["abrupt", "gradual"],
+    before: float,
+    after: float,
+    widths: float,
+) -> Move:
+    return Move(
+        signal=signal.source_key,
+        family=watch.family,
+        last_good=int(signal.steps[index - 1]),
+        first_bad=int(signal.steps[index]),
+        manner=manner,
+        before=before,
+        after=after,
+        widths=round(widths, 3),
+        sets_window=watch.onset,
+    )
+
+
+def _end_over_best(signal: Signal | None) -> float | None:
+    if signal is None or len(signal.values) < 3 * SHORTEST:
+        return None
+    smooth = _rolling_median(signal.values, SHORTEST)
+    low, high = float(smooth.min()), float(smooth.max())
+    return None if high - low < 1e-9 else round((float(smooth[-1]) - low) / (high - low), 4)
