@@ -37,16 +37,17 @@ def first_screen(incident: Incident, verdict: Verdict) -> str:
 
 def onset_text(onset: Onset) -> str:
     """The first bad step in words."""
+    signal = f" ({_clean(onset.signal)})" if onset.signal else ""
     if onset.from_start:
-        return f"bad from the first measured step ({_clean(onset.signal)})"
+        return f"bad from the first measured step{signal}"
     if onset.first_bad is None:
-        return f"none found ({_clean(onset.signal)})"
+        return f"none found{signal}"
     step = f"step {onset.first_bad}"
     if onset.sampled and onset.last_good is not None:
         step = f"between {onset.last_good} and {onset.first_bad}"
     elif onset.last_good is not None:
         step += f", last good {onset.last_good}"
-    return f"{step} ({_clean(onset.signal)})"
+    return f"{step}{signal}"
 
 
 def _headline(verdict: Verdict) -> Iterator[str]:
@@ -105,17 +106,15 @@ def _layers(verdict: Verdict) -> Iterator[str]:
 
 
 def _rest(incident: Incident, verdict: Verdict) -> Iterator[str]:
-    rows = []
+    """Paths and commands are never wrapped: they are copied."""
+    handle = plain(incident.handle, one_line=True)
     if verdict.not_checked:
         n = len(verdict.not_checked)
-        rows.append(("not checked", f"{n} check{'s' if n > 1 else ''}, listed in the memo"))
-    rows.append(("memo", plain(str(incident.markdown_file), one_line=True)))
-    rows.append(("", plain(str(incident.html_file), one_line=True)))
-    rows.append(("next", f"firstbad memo show {plain(incident.handle, one_line=True)}"))
-    rows.append(
-        ("", f"firstbad verify {plain(incident.handle, one_line=True)}  (recompute every number)")
-    )
-    yield from table(rows)
+        yield f"not checked  {n} check{'s' if n > 1 else ''}, listed in the memo"
+    yield f"memo         {plain(str(incident.markdown_file), one_line=True)}"
+    yield f"             {plain(str(incident.html_file), one_line=True)}"
+    yield f"next         firstbad memo show {handle}"
+    yield f"             firstbad verify {handle}"
 
 
 def _clean(text: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_advantage, group_spread, scale_setting, total_reward
+from firstbad.tools.rewards import group_advantage, group_stats, scale_setting, total_reward
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 
 TOLERANCE = 0.02
@@ -100,16 +100,14 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
                 (batch.step, int(i), *(round(float(v[i]), 5) for v in (total, used, expected)))
             )
         largest = max(largest, float(np.abs(used).max()))
-        spread = group_spread(total, group)
-        numbers = np.unique(group)
-        sizes.append(int(np.bincount(group).max()))
-        spreads.append(float(np.median(spread)))
-        groups += len(numbers)
-        for g, s in zip(numbers, spread, strict=True):
-            rows = group == g
-            sums = max(sums, abs(float(used[rows].sum())) / int(rows.sum()))
-            level = max(1e-12, float(np.abs(total[rows]).max()))
-            tiny += bool(0 < s < 1e-3 * level and np.abs(used[rows]).max() > 0.5)
+        rewards, advantages = group_stats(total, group), group_stats(used, group)
+        sizes.append(int(rewards.size.max()))
+        spreads.append(float(np.median(rewards.spread)))
+        groups += len(rewards.size)
+        sums = max(sums, float(np.abs(advantages.mean).max()))
+        level = np.maximum(np.maximum(np.abs(rewards.low), np.abs(rewards.high)), 1e-12)
+        hair = (rewards.spread > 1e-9) & (rewards.spread < 1e-3 * level)
+        tiny += int((hair & (np.maximum(-advantages.low, advantages.high) > 0.5)).sum())
     if not steps:
         raise NoData("no step with finite rewards and advantages")
     return _measured(run, steps, examples, largest, sums, sizes, spreads, tiny, groups, scale)

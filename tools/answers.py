@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 Extractor = Callable[[str], str | None]
 
@@ -86,6 +87,7 @@ EXTRACTORS: dict[str, Extractor] = {
 _WRAPPING = re.compile(r"^\\(?:text|mathrm|mathbf)\{(.*)\}$", re.DOTALL)
 
 
+@lru_cache(maxsize=1 << 16)
 def normalise(text: str) -> str:
     """Lower case, single spaces, no outer quotes, dollars or final stop; numbers in plain form."""
     value = " ".join(text.split()).strip("$ \"'`").rstrip(".").strip().lower()
@@ -99,7 +101,8 @@ def normalise(text: str) -> str:
     return value
 
 
-def extract(extractor: Extractor, completion: str) -> str | None:
-    """Normalised answer, or None when there is none."""
-    found = extractor(completion[-LONGEST:])
+@lru_cache(maxsize=1 << 18)
+def extract(extractor: str, completion: str) -> str | None:
+    """Normalised answer by the extractor of that name, or None when there is none."""
+    found = EXTRACTORS[extractor](completion[-LONGEST:])
     return normalise(found) if found is not None else None

@@ -70,7 +70,7 @@ def check_gold(run: Run) -> Measured[Gold]:
             answers = Counter(
                 a
                 for i in members
-                if (a := extract(EXTRACTORS[extractor], batch.completions[int(i)])) is not None
+                if (a := extract(extractor, batch.completions[int(i)])) is not None
             )
             top = answers.most_common(1)
             share = top[0][1] / len(members) if top else 0.0
@@ -159,13 +159,13 @@ def _best_extractor(batches: list[RolloutBatch]) -> str:
     Looks, not agreement: the gold answers are on trial here. Ties go to the more specific one.
     """
     value: dict[str, float] = {}
-    for name, find in EXTRACTORS.items():
+    for name in EXTRACTORS:
         likeness = []
         for batch in batches[:5]:
             for gold, completion in zip(batch.gold or (), batch.completions, strict=True):
                 if gold is None:
                     continue
-                answer = extract(find, completion)
+                answer = extract(name, completion)
                 gap = abs(len((answer or "").split()) - len(normalise(gold).split()))
                 likeness.append(0.0 if answer is None else 1.0 / (1.0 + gap))
         value[name] = round(float(np.mean(likeness)), 1) if likeness else 0.0

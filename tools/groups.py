@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import total_reward
+from firstbad.tools.rewards import group_stats, total_reward
 from firstbad.tools.run import RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
@@ -181,31 +181,27 @@ def _extremes(
 
 def _classify(
     values: NDArray[np.float64], batch: RolloutBatch, top: float | None, bottom: float | None
-) -> tuple[int, int, int, int, float, int]:
-    right = wrong = other = 0
-    numbers = np.unique(batch.group)
-    for g in numbers:
-        members = values[batch.group == g]
-        members = members[np.isfinite(members)]
-        if len(members) < 2 or np.ptp(members) > EQUAL:
-            continue
-        value = float(members[0])
-        if top is not None and value >= top - EQUAL:
-            right += 1
-        elif bottom is not None and value <= bottom + EQUAL:
-            wrong += 1
-        else:
-            other += 1
-    finite = values[np.isfinite(values)]
-    rate = float(np.mean(finite >= (top if top is not None else np.inf) - EQUAL)) if len(finite) else 0.0
-    return len(numbers), right, wrong, other, rate, int(round(len(values) / max(1, len(numbers))))
+) -> tuple[float, ...]:
+    finite = np.isfinite(values)
+    stats = group_stats(values[finite], batch.group[finite])
+    constant = (stats.size >= 2) & (stats.high - stats.low <= EQUAL)
+    right = constant & (stats.high >= (np.inf if top is None else top) - EQUAL)
+    wrong = constant & ~right & (stats.low <= (-np.inf if bottom is None else bottom) + EQUAL)
+    other = constant & ~right & ~wrong
+    rate = 0.0
+    if top is not None and finite.any():
+        rate = float((values[finite] >= top - EQUAL).mean())
+    groups = len(np.unique(batch.group))
+    counts = (int(m.sum()) for m in (right, wrong, other))
+    return (groups, *counts, rate, round(len(values) / max(1, groups)))
 
 
 def _constant_total(run: Run, batch: RolloutBatch) -> int:
     total = total_reward(run, batch)
     if total is None:
         return 0
-    return sum(int(np.ptp(total[batch.group == g]) < EQUAL) for g in np.unique(batch.group))
+    stats = group_stats(total, batch.group)
+    return int((stats.high - stats.low < EQUAL).sum())
 
 
 def _solved(
@@ -214,9 +210,8 @@ def _solved(
     values = _outcome(run, batch, name)
     if values is None or top is None:
         return None
-    return np.array(
-        [float((values[batch.group == g] >= top - EQUAL).sum()) for g in np.unique(batch.group)]
-    )
+    _, index = np.unique(batch.group, return_inverse=True)
+    return np.bincount(index, weights=values >= top - EQUAL)
 
 
 def _onset(table: NDArray[np.float64]) -> tuple[int | None, int | None]:

@@ -61,9 +61,9 @@ class Judging(Dated):
     judged_right_last: float
     shift_agreement: float
     """Best agreement inside the stretch when scores are moved by 1 to G rows against the rows."""
-    count_agreement: float
-    """Inside the stretch: 1 less the mean gap of judged and scored right answers per step, over
-    what chance would leave if scores were unrelated. Near 1 for a permutation of the rows."""
+    exchange_z: float
+    """Rejected right less accepted wrong rows inside the stretch, in standard errors of an equal
+    exchange: near 0 for scores permuted among the rows, large for a judge that errs one way."""
     pattern_found: bool
     """A plain property of the text separates the rows scored against the judge."""
     pattern_purity: float | None
@@ -149,7 +149,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         judged_right_first=_mean(judged.right[where < max(1, len(steps) // 3)]) or 0.0,
         judged_right_last=_mean(judged.right[where >= len(steps) - max(1, len(steps) // 3)]) or 0.0,
         shift_agreement=_shift_agreement(batches, name, extractor, inside, judged),
-        count_agreement=_count_agreement(where[inside], judged.right[inside], judged.scored[inside]),
+        exchange_z=_exchange(rejected & inside, accepted & inside),
         pattern_found=pattern is not None,
         pattern_purity=None if pattern is None else _r(pattern.purity),
         explained_by_form=_mean(judged.form_low[rejected & inside]),
@@ -232,7 +232,6 @@ def _two_valued(batches: list[RolloutBatch], name: str) -> bool:
 
 
 def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
-    find = EXTRACTORS[extractor]
     steps, right, scored, low, order = [], [], [], [], []
     rows: list[tuple[RolloutBatch, int]] = []
     top = _top(batches, name)
@@ -245,7 +244,7 @@ def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
         for i, gold in enumerate(batch.gold):
             if gold is None or not np.isfinite(score[i]):
                 continue
-            answer = extract(find, batch.completions[i])
+            answer = extract(extractor, batch.completions[i])
             steps.append(batch.step)
             right.append(answer is not None and answer == normalise(gold))
             scored.append(bool(is_top[i]))
@@ -267,7 +266,7 @@ def _shift_agreement(
 ) -> float:
     """Best agreement when the scores of a step are rolled against its rows (up to 60 steps)."""
     wanted = {int(s) for s in np.unique(judged.steps[inside])[:60]}
-    find, top = EXTRACTORS[extractor], _top(batches, name)
+    top = _top(batches, name)
     agree: dict[int, list[bool]] = {}
     for batch in batches:
         if batch.step not in wanted or batch.gold is None or name not in batch.rewards:
@@ -275,7 +274,7 @@ def _shift_agreement(
         known = [i for i, g in enumerate(batch.gold) if g is not None]
         right = np.array(
             [
-                extract(find, batch.completions[i]) == normalise(str(batch.gold[i]))
+                extract(extractor, batch.completions[i]) == normalise(str(batch.gold[i]))
                 for i in known
             ],
             bool,
@@ -298,17 +297,10 @@ def _is_top(score: FloatArray, top: float) -> BoolArray:
     return found
 
 
-def _count_agreement(where: FloatArray, right: BoolArray, scored: BoolArray) -> float:
-    """How well the numbers of judged and scored right answers agree, step by step."""
-    if not len(where):
-        return 0.0
-    _, index = np.unique(where, return_inverse=True)
-    n = np.bincount(index).astype(float)
-    gap = np.abs(np.bincount(index, weights=right) - np.bincount(index, weights=scored))
-    p, q = float(right.mean()), float(scored.mean())
-    chance = np.sqrt(n * (p * (1 - p) + q * (1 - q))) * 0.8 + n * abs(p - q)
-    expected = float(chance.mean())
-    return _r(1 - float(gap.mean()) / expected) if expected > 0 else 0.0
+def _exchange(rejected: BoolArray, accepted: BoolArray) -> float:
+    """abs(R - A) / sqrt(R + A); 99 where there is too little disagreement to tell."""
+    r, a = int(rejected.sum()), int(accepted.sum())
+    return _r(abs(r - a) / np.sqrt(r + a)) if r + a >= 30 else 99.0
 
 
 def _timing(run: Run, first: int | None) -> float | None:

@@ -8,9 +8,9 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import total_reward
+from firstbad.tools.rewards import group_correlation, group_spread, total_reward
 from firstbad.tools.run import Run, Signal
-from firstbad.tools.stats import level_shift, pearson
+from firstbad.tools.stats import level_shift
 from firstbad.tools.token_counts import TokenCounts
 
 
@@ -112,25 +112,26 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
             n = counts.rows(batches[i])
             right = score >= np.nanmax(score) - 1e-6 if np.nanmax(score) > 0 else score > 0
             rates.setdefault(where, []).append(float(right.mean()))
-            for value, size in zip(right, n, strict=True):
-                split.setdefault((bool(value), where), []).append(float(size))
+            split.setdefault((True, where), []).extend(n[right].tolist())
+            split.setdefault((False, where), []).extend(n[~right].tolist())
     late = [batches[i] for i in thirds[2]]
-    totals, parts, slopes = [], {}, {}
+    totals: list[float] = []
+    parts: dict[str, list[float]] = {}
+    slopes: dict[str, list[float]] = {}
     for batch in late:
         n = counts.rows(batch)
         total = total_reward(run, batch)
-        for g in np.unique(batch.group):
-            rows = batch.group == g
-            if total is not None and (r := pearson(n[rows], total[rows])) is not None:
-                totals.append(r)
-            for name, values in batch.rewards.items():
-                if name == outcome:
-                    continue
-                r = pearson(n[rows], values[rows])
-                parts.setdefault(name, []).append(r or 0.0)
-                spread = float(np.var(n[rows]))
-                slope = float(np.cov(n[rows], values[rows])[0, 1]) / spread if spread > 0 else 0.0
-                slopes.setdefault(name, []).append(slope)
+        spread_n = group_spread(n, batch.group)
+        if total is not None:
+            r = group_correlation(n, total, batch.group)
+            totals.extend(r[np.isfinite(r)].tolist())
+        for name, values in batch.rewards.items():
+            if name == outcome:
+                continue
+            r = np.nan_to_num(group_correlation(n, values, batch.group))
+            slope = r * group_spread(values, batch.group) / np.maximum(spread_n, 1e-9)
+            parts.setdefault(name, []).extend(r.tolist())
+            slopes.setdefault(name, []).extend(slope.tolist())
     paid = max(parts, key=lambda k: float(np.mean(parts[k]))) if parts else None
     weight = _weight(run, batches[0].rewards.keys(), paid)
     metrics = LengthByOutcome(

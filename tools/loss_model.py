@@ -60,7 +60,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         logged = loss.at(batch.step)
         k = kl.at(batch.step) if kl is not None else 0.0
         h = entropy.at(batch.step) if entropy is not None else None
-        policy, scale = _policy_loss(run, batch, counts.rows(batch))
+        policy, scale = _policy_loss(run, batch, trained_tokens(run, batch, counts))
         if logged is None or policy is None or k is None:
             continue
         if h is not None:
@@ -82,6 +82,29 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         ),
         counts,
     )
+
+
+def trained_tokens(run: Run, batch: RolloutBatch, counts: TokenCounts) -> FloatArray:
+    """(R,) trained tokens per row: completion tokens, corrected by the logged trained count.
+
+    Where more or fewer tokens are trained than the completions have, that is a fault of the masks;
+    the denominator of the loss counts what was trained all the same. A surplus that fills every row
+    up to the longest is padding; any other difference is spread evenly.
+    """
+    n = counts.rows(batch)
+    logged = run.signals.get("trained_tokens_mean")
+    rows = run.config.number("per_device_train_batch_size")
+    count = logged.at(batch.step) if logged is not None else None
+    if count is None or not rows:
+        return n
+    extra = count / rows - float(n.mean())
+    if abs(extra) < 0.02 * float(n.mean()):
+        return n
+    room = float(n.max() - n.mean())
+    if 0.6 * room < extra < 1.1 * room:
+        return np.full(len(n), count / rows)
+    adjusted: FloatArray = np.maximum(n + extra, 1.0)
+    return adjusted
 
 
 def _policy_loss(run: Run, batch: RolloutBatch, n: FloatArray) -> tuple[float | None, float]:

@@ -28,7 +28,7 @@ class Norms(Dated):
     shift_size: float | None
     """The larger of that factor and its inverse."""
     factor_named: float | None
-    """That factor where it is a whole number (or inverse) within 12 %."""
+    """That factor where it is a whole number (or inverse) within 6 %."""
     neighbours_still: bool | None
     """KL, entropy, length and reward don't move by more than a fifth across the same step."""
     kl_late: float | None
@@ -52,7 +52,7 @@ def check_norms(run: Run) -> Measured[Norms]:
     clip = run.config.number("max_grad_norm") or None
     positive = values[values > 0]
     shift = level_shift(np.log(positive), margin=10) if len(positive) >= 20 else None
-    strong = shift is not None and shift.sds > 1.2 and abs(shift.after - shift.before) > 0.45
+    strong = shift is not None and shift.sds > 1.5 and abs(shift.after - shift.before) > 0.45
     factor = float(np.exp(shift.after - shift.before)) if shift and strong else None
     at = shift.index if shift and strong else None
     steps = signal.steps[values > 0]
@@ -88,7 +88,7 @@ def _named(factor: float | None) -> float | None:
         return None
     larger = max(factor, 1 / factor)
     whole = round(larger)
-    if whole < 2 or abs(larger - whole) > 0.12 * whole:
+    if whole < 2 or abs(larger - whole) > 0.06 * whole:
         return None
     return float(whole) if factor > 1 else round(1.0 / whole, 6)
 

@@ -10,7 +10,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import reward_weights
+from firstbad.tools.rewards import group_spread, reward_weights
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
@@ -205,19 +205,20 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
 
 
 def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float | None:
-    shares = []
+    shares: list[float] = []
     for batch in batches:
         rewards = batch.rewards
         weights = reward_weights(run, len(rewards))
         if weights is None or outcome not in rewards:
             return None
-        columns = np.stack(list(rewards.values()), axis=1) * weights
-        k = list(rewards).index(outcome)
-        for g in np.unique(batch.group):
-            rows = batch.group == g
-            variances = np.var(columns[rows], axis=0)
-            if variances.sum() > 1e-12:
-                shares.append(float(variances[k] / variances.sum()))
+        variances = np.stack(
+            [
+                (w * group_spread(np.nan_to_num(v), batch.group)) ** 2
+                for w, v in zip(weights, rewards.values(), strict=True)
+            ]
+        )
+        total = variances.sum(axis=0)
+        shares.extend((variances[list(rewards).index(outcome)] / np.maximum(total, 1e-12))[total > 1e-12])
     return _r(float(np.mean(shares))) if shares else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from firstbad.tools.run import FloatArray, IntArray, RolloutBatch, Run
@@ -39,13 +41,46 @@ def total_reward(run: Run, batch: RolloutBatch) -> FloatArray | None:
     return total
 
 
+@dataclass(frozen=True)
+class GroupStats:
+    """Statistics per group, in order of first appearance of its number; N groups."""
+
+    index: IntArray
+    """(R,) place of each row's group in the arrays below."""
+    size: IntArray
+    mean: FloatArray
+    spread: FloatArray
+    """Unbiased standard deviation; 0 for groups of one."""
+    low: FloatArray
+    high: FloatArray
+
+
+def group_stats(values: FloatArray, group: IntArray) -> GroupStats:
+    """Size, mean, unbiased spread and range of each group. `values` and `group` are (R,)."""
+    numbers, index, size = np.unique(group, return_inverse=True, return_counts=True)
+    mean = np.bincount(index, weights=values) / size
+    squares = np.bincount(index, weights=(values - mean[index]) ** 2)
+    low, high = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    np.minimum.at(low, index, values)
+    np.maximum.at(high, index, values)
+    spread = np.sqrt(squares / np.maximum(size - 1, 1))
+    return GroupStats(index, size, mean, spread, low, high)
+
+
 def group_spread(values: FloatArray, group: IntArray) -> FloatArray:
     """Unbiased standard deviation per group, in order of group number; 0 for groups of one."""
-    return np.array([_sd(values[group == g]) for g in np.unique(group)])
+    return group_stats(values, group).spread
 
 
-def _sd(values: FloatArray) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+def group_correlation(x: FloatArray, y: FloatArray, group: IntArray) -> FloatArray:
+    """Correlation of x and y inside each group; NaN where one of them does not vary."""
+    a, b = group_stats(x, group), group_stats(y, group)
+    products = np.bincount(a.index, weights=(x - a.mean[a.index]) * (y - b.mean[b.index]))
+    scale = a.spread * b.spread * np.maximum(a.size - 1, 1)
+    found: FloatArray = np.divide(
+        products, scale, out=np.full(len(scale), np.nan), where=scale > 1e-12
+    )
+    return found
 
 
 def group_advantage(
@@ -56,14 +91,13 @@ def group_advantage(
     `scale`: `group` (s is the group's unbiased spread), `batch` (the batch's), `none` (no
     division). Source: TRL 1.16, `GRPOTrainer`.
     """
-    advantage = np.empty(len(total))
-    for g in np.unique(group):
-        rows = group == g
-        centred = total[rows] - total[rows].mean()
-        advantage[rows] = centred / (_sd(total[rows]) + eps) if scale == "group" else centred
+    stats = group_stats(total, group)
+    centred: FloatArray = total - stats.mean[stats.index]
+    if scale == "group":
+        return centred / (stats.spread[stats.index] + eps)
     if scale == "batch":
-        advantage = advantage / (_sd(total) + eps)
-    return advantage
+        return centred / (float(np.std(total, ddof=1)) + eps)
+    return centred
 
 
 def scale_setting(run: Run) -> str:

@@ -167,12 +167,20 @@ class Capture:
 
 
 class Captures:
-    """Captures by step; one is in memory at a time."""
+    """Captures by step, read when asked for; a bounded number of bytes is kept."""
 
-    def __init__(self, steps: Sequence[int], load: Callable[[int], Capture]) -> None:
-        """`load` reads one step's capture."""
+    def __init__(
+        self,
+        steps: Sequence[int],
+        load: Callable[[int], Capture],
+        *,
+        keep_bytes: int = 16_000_000,
+    ) -> None:
+        """`load` reads one step's capture; `keep_bytes` bounds what stays in memory."""
         self.steps: IntArray = np.array(sorted(steps), np.int64)
         self._load = load
+        self._kept: dict[int, Capture] = {}
+        self._room = keep_bytes
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -180,11 +188,18 @@ class Captures:
 
     def __iter__(self) -> Iterator[Capture]:
         """Captures in step order."""
-        return (self._load(int(step)) for step in self.steps)
+        return (self.at(int(step)) for step in self.steps)
 
     def at(self, step: int) -> Capture:
         """The capture of one step; KeyError when there is none."""
-        return self._load(step)
+        if step in self._kept:
+            return self._kept[step]
+        capture = self._load(step)
+        size = sum(array.nbytes for array in capture.arrays.values())
+        if size <= self._room:
+            self._kept[step] = capture
+            self._room -= size
+        return capture
 
 
 @dataclass(frozen=True)

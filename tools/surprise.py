@@ -10,11 +10,13 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Capture, FloatArray, Run
-from firstbad.tools.stats import pearson
+from firstbad.tools.stats import mean_z, pearson
 from firstbad.tools.tokens import completion_end
 
 POOL = 1500
 """Fewest tokens a pooled mean is read from: 350 on-policy tokens scatter by up to 0.12 nats."""
+DRIFT = 1.4
+"""Growth within the off stretch beyond which it is a drift, not a setting."""
 
 
 class Surprise(Dated):
@@ -33,13 +35,19 @@ class Surprise(Dated):
     z_largest: float
     signed_largest: float
     growth: float | None
-    """Late part of the off stretch over its early part: 1 for a setting, above for drift."""
+    """Late half of the late captures over their early half: 1 for a setting, above for drift."""
     entropy_mean: float
     k1_over_k3_early: float | None
     k1_over_k3_late: float | None
     """mean(x) / mean(exp(-x) + x - 1) with x = logp - logp_ref; 1 on-policy, 0 or below when the
     tokens come from another policy. None while mean k3 is below 0.005 nats."""
     k3_late: float | None
+    kl_gap_late: float | None
+    """mean(k3 - k1) of the late captures, nats: 0 on-policy, grows as sampler and trainer part."""
+    kl_gap_z: float | None
+    drift_onset: float | None
+    """Step at which the gap began, if it grows with the square of the steps since (weights that
+    part at a steady pace): least squares over the captures."""
     padding_correlation: float | None
     """Correlation over rows of abs surprise and number of prompt pad tokens."""
     padding_gap: float | None
@@ -80,12 +88,21 @@ def test_surprise(run: Run) -> Measured[Surprise]:
             else "no captures that hold both token log-probs and entropies"
         )
     cut = _best_cut(dumps)
+    gap = _kl_gap(dumps[cut:])
+    growth = _growth(dumps[cut:])
+    drifts = gap[1] is not None and gap[1] > 3 and growth is not None and growth > DRIFT
+    drift = _drift_onset(dumps) if drifts else None
     early, late = (dumps[:cut], dumps[cut:]) if cut else ([], dumps)
     pools = {"all": _pool(dumps)}
     if cut:
         pools |= {"early": _pool(early), "late": _pool(late)}
     worst = max(pools, key=lambda k: abs(pools[k][0]))
     first = late[0].step if cut else dumps[0].step
+    last_good = early[-1].step if cut and worst == "late" else None
+    if drift is not None and worst == "late":
+        # What grows from nothing shows late: the fit dates it, and the captures around bracket it.
+        first = min(d.step for d in dumps if d.step > drift)
+        last_good = max((d.step for d in dumps if d.step <= drift), default=None)
     pads = _padding(dumps)
     metrics = Surprise(
         n_captures=len(dumps),
@@ -98,16 +115,19 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         largest=abs(pools[worst][0]),
         z_largest=abs(pools[worst][1]),
         signed_largest=pools[worst][0],
-        growth=_growth(late),
+        growth=growth,
         entropy_mean=round(float(np.mean([d.entropy for d in dumps])), 6),
         k1_over_k3_early=_k_ratio(early or dumps),
         k1_over_k3_late=_k_ratio(late),
         k3_late=_mean_k3(late),
+        kl_gap_late=gap[0],
+        kl_gap_z=gap[1],
+        drift_onset=drift,
         padding_correlation=pads[0],
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
         surprise_unpadded=pads[2],
-        last_good_step=early[-1].step if cut and worst == "late" else None,
+        last_good_step=last_good,
         first_bad_step=first if worst == "late" else dumps[0].step,
         from_start=worst != "late",
         sampled=True,
@@ -196,13 +216,56 @@ def _best_cut(dumps: list[_Dump]) -> int:
     return best
 
 
+def _gap(dump: _Dump) -> FloatArray | None:
+    return None if dump.k1 is None or dump.k3 is None else dump.k3 - dump.k1
+
+
+def _kl_gap(dumps: list[_Dump]) -> tuple[float | None, float | None]:
+    """Mean of k3 - k1 and its z over tokens."""
+    gaps = [g for d in dumps if (g := _gap(d)) is not None]
+    if not gaps or sum(map(len, gaps)) < POOL:
+        return None, None
+    values = np.concatenate(gaps)
+    return round(float(values.mean()), 6), round(mean_z(values), 4)
+
+
+def _drift_onset(dumps: list[_Dump]) -> float | None:
+    """Onset of a gap that grows with the square of the steps since, or None when it does not.
+
+    Weights that part at a steady pace are apart by a distance that grows with the steps, and KL
+    grows with the square of the distance.
+    """
+    pairs = [(d.step, float(g.mean())) for d in dumps if (g := _gap(d)) is not None]
+    if len(pairs) < 6:
+        return None
+    steps, gap = np.array(pairs, float).T
+    flat = float(((gap - gap.mean()) ** 2).sum())
+    best, error = None, 0.7 * flat
+    for onset in np.linspace(0, steps[-3], 200):
+        x = np.maximum(0.0, steps - onset) ** 2
+        rest = float(((gap - (x @ gap) / (x @ x) * x) ** 2).sum())
+        if rest < error:
+            best, error = float(onset), rest
+    return None if best is None else round(best, 2)
+
+
 def _growth(late: list[_Dump]) -> float | None:
+    """Late half over early half: of the surprise where it is off, else of the KL gap.
+
+    A policy that a wrong sampler wrecks parts from its reference too, so the KL gap is read only
+    where the surprise does not speak.
+    """
     if len(late) < 4:
         return None
     half = len(late) // 2
-    first = float(np.concatenate([d.surprise for d in late[:half]]).mean())
-    second = float(np.concatenate([d.surprise for d in late[half:]]).mean())
-    return round(second / first, 4) if abs(first) > 0.02 else None
+    surprise = [float(np.concatenate([d.surprise for d in part]).mean()) for part in (late[:half], late[half:])]
+    if abs(surprise[0]) > 0.1:
+        return round(surprise[1] / surprise[0], 4)
+    gaps = [[g for d in part if (g := _gap(d)) is not None] for part in (late[:half], late[half:])]
+    if not gaps[0] or not gaps[1]:
+        return None
+    first, second = (float(np.concatenate(g).mean()) for g in gaps)
+    return round(second / first, 4) if first > 0.01 else None
 
 
 def _k_ratio(dumps: list[_Dump]) -> float | None:

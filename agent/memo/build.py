@@ -661,7 +661,8 @@ def _evidence(found: Evidence, verdict: Verdict, first_bad: int | None) -> Evide
         summary=found.error or found.summary,
         signal=found.signal,
         settings=", ".join(
-            f"{name}={number(value, step=is_step(name))}" for name, value in found.args.items()
+            f"{name}={brief(number(value, step=is_step(name)), 200)}"
+            for name, value in found.args.items()
         ),
         steps=f"{_step(window.first)} to {_step(window.last)}" if window else "",
         metrics=tuple(

@@ -20,9 +20,11 @@ from firstbad.tools.evidence import Scalar
 
 MISSING = "–"
 """Shown where a value could not be had."""
+LONGEST = 2000
+"""Longest text in a line of prose or a code span."""
 
 _CODE = re.compile(r"`([^`\n]+)`")
-_LINKLIKE = re.compile(r"[^\s|]*(?:://|www\.|@|mailto:)[^\s|]*", re.IGNORECASE)
+_LINKLIKE = re.compile(r"://|www\.|@|mailto:", re.IGNORECASE)
 _MARKUP = re.compile(
     r"[\\*\[\]$`|]"  # always
     r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # an underscore inside a word is no emphasis
@@ -158,7 +160,7 @@ def brief(text: str, limit: int) -> str:
 
 def markdown(text: str) -> Md:
     """One line of prose; pairs of backticks stay code, anything that would be markup is escaped."""
-    line = one_line(text)
+    line = brief(text, LONGEST)
     parts: list[str] = []
     at = 0
     for found in _CODE.finditer(line):
@@ -173,13 +175,11 @@ def _defuse(match: re.Match[str]) -> str:
 
 
 def _prose(text: str) -> str:
-    parts: list[str] = []
-    at = 0
-    for found in _LINKLIKE.finditer(text):
-        parts += (_escaped(text[at : found.start()]), code(found[0]))
-        at = found.end()
-    parts.append(_escaped(text[at:]))
-    return _joined(parts)
+    """Escaped text; words that a reader's program might turn into a link become code."""
+    if not _LINKLIKE.search(text):
+        return _escaped(text)
+    words = re.split(r"([ |]+)", text)
+    return _joined([code(w) if _LINKLIKE.search(w) else _escaped(w) for w in words])
 
 
 def _joined(parts: list[str]) -> str:
@@ -196,7 +196,7 @@ def _escaped(text: str) -> str:
 
 def code(text: str) -> Md:
     """A code span, fenced by more backticks than it holds; fit for a table cell."""
-    line = one_line(text)
+    line = brief(text, LONGEST)
     if "|" in line or not line:  # parsers differ on a pipe in code in a table
         return Md(_prose(line))
     fence = "`" * (_longest_run(line) + 1)
@@ -220,7 +220,7 @@ def _longest_run(text: str) -> int:
 
 def rich(text: str, evidence: Mapping[str, object] = {}) -> Markup:  # noqa: B006  read only
     """One line of prose as HTML; pairs of backticks become code, known evidence ids links."""
-    line = one_line(text)
+    line = brief(text, LONGEST)
     parts: list[Markup] = []
     at = 0
     for found in _CODE.finditer(line):
@@ -232,7 +232,7 @@ def rich(text: str, evidence: Mapping[str, object] = {}) -> Markup:  # noqa: B00
 
 def code_html(text: str) -> Markup:
     """A code element."""
-    return Markup("<code>{}</code>").format(one_line(text))
+    return Markup("<code>{}</code>").format(brief(text, LONGEST))
 
 
 def _linked(text: str, evidence: Mapping[str, object]) -> Markup:

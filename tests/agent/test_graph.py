@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-
 import pytest
 
 from firstbad.agent.investigate import Finished, Waiting, investigate

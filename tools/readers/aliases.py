@@ -31,6 +31,8 @@ class Alias:
 class _Keys:
     exact: Mapping[str, Alias]
     patterns: tuple[tuple[re.Pattern[str], Alias], ...]
+    refused: frozenset[str] = frozenset()
+    """Keys that have another meaning here than elsewhere, and no canonical name."""
 
     def find(self, key: str) -> Alias | None:
         if key in self.exact:
@@ -71,6 +73,8 @@ def alias_of(key: str, framework: str) -> Alias | None:
     table = _table()
     for asked, before in _spellings(key):
         own = table.keys.get(framework)
+        if own and asked in own.refused:
+            return None
         found = own.find(asked) if own else None
         found = found or table.anybody.find(asked) or table.tails.get(asked.rpartition("/")[2])
         if found is None and own is None:
@@ -138,6 +142,8 @@ def _keys(raw: Mapping[str, Any], units: Mapping[str, str], rank: int = 0) -> _K
     exact: dict[str, Alias] = {}
     patterns: list[tuple[re.Pattern[str], Alias]] = []
     for place, (key, value) in enumerate(raw.items(), rank):
+        if value is None:
+            continue
         entry = value if isinstance(value, dict) else {"to": value}
         alias = Alias(
             name=entry["to"],
@@ -152,7 +158,7 @@ def _keys(raw: Mapping[str, Any], units: Mapping[str, str], rank: int = 0) -> _K
             patterns.append((re.compile(f"{before}(.+){after}"), alias))
         else:
             exact[key] = alias
-    return _Keys(exact, tuple(patterns))
+    return _Keys(exact, tuple(patterns), frozenset(k for k, v in raw.items() if v is None))
 
 
 def _agreed(tables: Iterable[_Keys]) -> _Keys:
@@ -161,6 +167,7 @@ def _agreed(tables: Iterable[_Keys]) -> _Keys:
     refused: set[str] = set()
     patterns: list[tuple[re.Pattern[str], Alias]] = []
     for table in tables:
+        refused |= table.refused
         for key, alias in table.exact.items():
             if exact.setdefault(key, alias).name != alias.name:
                 refused.add(key)

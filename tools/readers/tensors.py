@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,11 @@ Array = npt.NDArray[np.generic]
 SUFFIXES = (".npz", ".safetensors", ".parquet")
 MAX_BYTES = 4 * 2**30
 _MAX_HEADER = 100 * 2**20
+# What a damaged file makes the readers of its kind raise.
+_BROKEN = (
+    OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile,
+    zlib.error, NotImplementedError,
+)  # fmt: skip
 _SAFE = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
     "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
@@ -38,7 +44,7 @@ def field_names(file: File) -> list[str]:
         if file.suffix == ".safetensors":
             return [name for name in _safe_header(file)[0] if name != "__metadata__"]
         return list(open_parquet(file.path, file.name).schema_arrow.names)
-    except (OSError, zipfile.BadZipFile):
+    except _BROKEN:
         raise UserError(f"`{file.name}` is cut off or no {file.suffix} file") from None
 
 
@@ -58,7 +64,7 @@ def read_arrays(file: File) -> tuple[dict[str, Array], dict[str, str]]:
         return _parquet(file)
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, struct.error) as error:
+    except _BROKEN as error:
         reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
         raise UserError(f"`{file.name}` cannot be read: {reason}") from None
 
@@ -72,10 +78,12 @@ def _npz(file: File) -> tuple[dict[str, Array], dict[str, str]]:
     with np.load(file.path, allow_pickle=False) as archive:
         for name in archive.files:
             try:
-                arrays[name] = archive[name]
-                stored[name] = str(arrays[name].dtype)
+                array = archive[name]
             except ValueError:  # an array of Python objects needs pickle
                 continue
+            if isinstance(array, np.ndarray):  # anything else comes as bytes
+                arrays[name] = array
+                stored[name] = str(array.dtype)
     return arrays, stored
 
 

@@ -11,6 +11,11 @@ from firstbad.tools.run import Run
 
 PREFIX = "trl"
 LOOKS_FOR = "a folder with trainer_state.json, checkpoint-<step>/ or completions/*.parquet"
+# With the prefix given, what is left of a crashed run is enough.
+_REMAINS = (
+    r"(checkpoint-\d+/)?trainer_state\.json|completions/[^/]*\d\.parquet|"
+    r"(.*/)?events\.out\.tfevents\..*|(training_)?args\.(json|bin)|[^/]+\.(log|out)"
+)
 
 
 def recognises(path: Path) -> bool:
@@ -30,4 +35,7 @@ def read(path: Path) -> Run:
     """
     if not path.is_dir():
         raise UserError(f"`{path}` is no folder; looked for {LOOKS_FOR}")
-    return read_folder(Root(path), f"{PREFIX}:{path}", LOOKS_FOR, framework="trl")
+    root = Root(path)
+    if not root.matching(_REMAINS):
+        raise UserError(f"`{path}` is no TRL run; looked for {LOOKS_FOR}")
+    return read_folder(root, f"{PREFIX}:{path}", LOOKS_FOR, framework="trl")

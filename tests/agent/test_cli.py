@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstbad import __version__
+from firstbad.agent import cli, cli_investigate, incident, runs
+from firstbad.playbooks.results import Verdict
+
+MakeRun = Callable[..., Path]
+Fb = Callable[..., tuple[int, str, str]]
+
+KEYS = {
+    "schema", "incident", "outcome", "window", "first_bad", "noticed_step", "layers", "cause",
+    "findings", "conditional_on", "waivers", "not_checked", "requests", "usage", "memo",
+}  # fmt: skip
+
+
+@pytest.fixture
+def fb(capsys: pytest.CaptureFixture[str], fakes: object) -> Fb:
+    """Run the command line in this process: exit code, output, errors."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        code = cli.main([str(a) for a in args])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
+
+
+def test_version(fb: Fb) -> None:
+    assert fb("--version") == (0, f"firstbad {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("dials", "code", "outcome"),
+    [
+        ({}, 0, "healthy"),
+        ({"judged": 3}, 1, "incident"),
+        ({"same": 1}, 1, "incident"),
+        ({"same": "missing"}, 3, "undetermined"),
+        ({"same": "broken"}, 3, "undetermined"),
+    ],
+)
+def test_json_object_and_exit_code(
+    fb: Fb, make_run: MakeRun, book: str, dials: dict[str, object], code: int, outcome: str
+) -> None:
+    run = make_run(**dials)
+    got, out, err = fb("investigate", run, "reward fell at step 4", "--playbook", book, "--json")
+    found = json.loads(out)
+    assert (got, err) == (code, "")
+    assert set(found) == KEYS
+    assert (found["schema"], found["outcome"], found["noticed_step"]) == (1, outcome, 4)
+    assert set(found["first_bad"]) == {"last_good", "first_bad", "signal"}
+    assert [layer["id"] for layer in found["layers"]] == [
+        "window", "records", "probability", "masks", "optimizer", "reward",
+    ]  # fmt: skip
+    assert all(set(e) == {"id", "outcome", "strength", "reason"} for e in found["layers"])
+    assert (found["cause"] is None) == (outcome != "incident")
+    if found["cause"]:
+        assert set(found["cause"]) == {"id", "layer", "confidence"}
+        assert found["findings"][0]["cause"] == found["cause"]["id"]
+    assert all(set(r) == {"layer", "need", "command", "decides"} for r in found["requests"])
+    assert set(found["memo"]) == {"md", "html"}
+    assert all(Path(p).is_file() for p in found["memo"].values())
+
+
+def test_first_screen_is_enough_to_act_on(fb: Fb, make_run: MakeRun, book: str) -> None:
+    run = make_run(same="missing", judged=3, window=1)
+    code, out, err = fb("investigate", run, "it broke at 4", "--playbook", book)
+    assert (code, err) == (1, "")
+    head, do_now, walk, rest = (part for part in out.split("\n\n") if "cause  " not in part)
+    assert head.startswith("INCIDENT 3 are judged wrongly")
+    assert "reward.verifier_outage (layer reward)" in out
+    assert "you said 4" in out
+    assert "conditional on  probability" in out
+    assert "only dilutes" in do_now
+    assert "give probability" in do_now
+    assert [line.split()[1] for line in walk.splitlines()[1:]] == [
+        "pass", "pass", "inconclusive", "not_reached", "not_reached", "not_reached",
+    ]  # fmt: skip
+    (name,) = (i.id for i in incident.listing())
+    assert f"{name}/memo.md" in rest
+    assert f"{name}/memo.html" in rest
+    assert f"firstbad verify {name}" in rest
+    assert "\x1b" not in out
+
+
+def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
+    fb: Fb, make_run: MakeRun, book: str, tmp_path: Path
+) -> None:
+    run = make_run()
+    for args in (
+        ["investigate"],
+        ["investigate", tmp_path / "nothing", "--playbook", book],
+        ["investigate", run, "--playbook", "nothing"],
+        ["investigate", run, "--playbook", book, "--waive", "masks"],
+        ["investigate", run, "--playbook", book, "--waive", "masks= "],
+        ["investigate", run, "--playbook", book, "--waive", "mask=why"],
+        ["investigate", run, run],
+        ["investigate", run, "two", "texts"],
+        ["investigate", "--resume", "20200101-000000-aaaa"],
+        ["incidents", "show", "nothing"],
+        ["memo", "show", "nothing"],
+        ["verify", "nothing"],
+        ["demo", "nothing"],
+        ["runs", "show", tmp_path],
+        ["tools", "run", "nothing", run],
+        ["tools", "run", "read_dial", run, "--set", "nme=x"],
+        ["tools", "run", "read_dial", run, "--set", "name"],
+        ["playbook", "lint", tmp_path / "nothing.yaml"],
+    ):
+        code, out, err = fb(*args)
+        assert (code, out) == (2, ""), args
+        assert err.startswith("firstbad: "), args
+        assert err.count("\n") == 1, err
+    assert fb("investigate", run, "--bogus")[0] == 2
+    assert fb("bogus")[0] == 2
+    assert not list(incident.listing())
+
+
+def test_a_bug_is_a_line_with_the_place_of_its_traceback(
+    fb: Fb, make_run: MakeRun, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no\x1b[2Jsuch luck")
+
+    monkeypatch.setattr(runs, "open_ref", broken)
+    code, out, err = fb("runs", "show", make_run())
+    assert (code, out, err.count("\n")) == (70, "", 1)
+    assert "\x1b" not in err
+    (log,) = (home / "logs").iterdir()
+    assert str(log) in err
+    assert "Traceback" in log.read_text()
+    monkeypatch.setenv("FIRSTBAD_DEBUG", "1")
+    code, out, err = fb("runs", "show", "x")
+    assert code == 70
+    assert "Traceback" in err
+
+
+def test_waive_and_resume(fb: Fb, make_run: MakeRun, book: str) -> None:
+    assert fb("investigate", make_run(same="missing"), "--playbook", book)[0] == 3
+    (name,) = (i.id for i in incident.listing())
+    code, out, _ = fb("investigate", "--resume", name, "--waive", "probability=did it", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["waivers"] == [{"layer": "probability", "reason": "did it"}]
+    assert found["conditional_on"] == ["probability (waived)"]
+
+
+@pytest.mark.parametrize(("typed", "code"), [("I looked\n", 0), ("\n", 3), ("", 3)])
+def test_ask_puts_the_question_on_standard_error(
+    fb: Fb,
+    make_run: MakeRun,
+    book: str,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    code: int,
+) -> None:
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    run = make_run(same="missing")
+    got, out, err = fb("investigate", run, "--playbook", book, "--ask", "--json")
+    assert got == code
+    assert "needed: captured log-probs" in err
+    assert [w["reason"] for w in json.loads(out)["waivers"]] == (["I looked"] if code == 0 else [])
+
+
+def test_out_puts_the_incident_elsewhere(
+    fb: Fb, make_run: MakeRun, book: str, tmp_path: Path, home: Path
+) -> None:
+    out_dir = tmp_path / "there"
+    code, out, _ = fb("investigate", make_run(), "--playbook", book, "--out", out_dir, "--json")
+    found = json.loads(out)
+    assert Path(found["memo"]["md"]).parent == out_dir / found["incident"]
+    assert not home.exists()
+    assert json.loads(fb("incidents", "ls", "--out", out_dir, "--json")[1])["incidents"]
+    assert fb("incidents", "show", out_dir / found["incident"])[0] == 0
+    assert fb("verify", found["incident"], "--out", out_dir)[0] == 0
+
+
+def test_incidents_and_memo(fb: Fb, make_run: MakeRun, book: str) -> None:
+    assert "no incidents yet" in fb("incidents", "ls")[1]
+    _, first, _ = fb("investigate", make_run(same=1), "fell at 4", "--playbook", book, "--json")
+    name = json.loads(first)["incident"]
+    (row,) = json.loads(fb("incidents", "ls", "--json")[1])["incidents"]
+    assert (row["incident"], row["outcome"], row["cause"], row["complaint"]) == (
+        name, "incident", "prob.weight_sync", "fell at 4",
+    )  # fmt: skip
+    assert "prob.weight_sync" in fb("incidents", "ls")[1]
+    assert json.loads(fb("incidents", "show", name, "--json")[1]) == json.loads(first)
+    assert fb("incidents", "show", name)[1].startswith("INCIDENT")
+    paths = json.loads(fb("memo", "show", name, "--json")[1])["memo"]
+    assert fb("memo", "show", name, "--html")[1].strip() == paths["html"]
+    text = Path(paths["md"]).read_text()
+    assert fb("memo", "show", name)[1].strip() == text.strip()
+    assert fb("memo", "show", name, "--md") == fb("memo", "show", name)
+
+
+def test_tools(fb: Fb, make_run: MakeRun) -> None:
+    assert fb("tools", "ls")[1].startswith("read_dial  One dial's reading")
+    (tool,) = json.loads(fb("tools", "ls", "--json")[1])["tools"]
+    assert (tool["name"], set(tool["settings"])) == ("read_dial", {"name", "since"})
+    run = make_run(judged=3, same="missing", rows="broken")
+    code, out, _ = fb("tools", "run", "read_dial", run, "--set", "name=judged", "--json")
+    evidence = json.loads(out)["evidence"]
+    assert (code, evidence["metrics"]["value"]) == (0, 3)
+    assert "value           3" in fb("tools", "run", "read_dial", run, "--set", "name=judged")[1]
+    assert fb("tools", "run", "read_dial", run, "--set", "name=same")[0] == 3
+    assert fb("tools", "run", "read_dial", run, "--set", "name=rows")[0] == 70
+
+
+def test_playbook(fb: Fb, book: str, tmp_path: Path) -> None:
+    assert fb("playbook", "lint", book)[1] == "fake: 6 layers, 7 checks, in order\n"
+    assert json.loads(fb("playbook", "lint", book, "--json")[1])["checks"] == 7
+    assert fb("playbook", "show", book)[1] == Path(book).read_text().rstrip("\n") + "\n"
+    assert json.loads(fb("playbook", "show", book, "--json")[1])["playbook"]["name"] == "fake"
+    schema = json.loads(fb("playbook", "schema")[1])
+    assert schema["title"] == "Playbook"
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(Path(book).read_text().replace("read_dial: {name: same}", "raed: {}"))
+    code, _, err = fb("playbook", "lint", bad)
+    assert code == 2
+    assert "no tool `raed`; nearest: read_dial" in err
+
+
+def test_runs_show(fb: Fb, make_run: MakeRun) -> None:
+    run = make_run()
+    found = json.loads(fb("runs", "show", run, "--json")[1])
+    assert (found["framework"], found["steps"], found["last_step"]) == ("trl", 5, 5)
+    (reward,) = (s for s in found["signals"] if s["name"] == "reward_mean")
+    assert (reward["first"], reward["last"], reward["steps"]) == (0.5, 0.5, 5)
+    out = fb("runs", "show", run)[1]
+    assert "reward_mean" in out
+    assert "checkpoints  none" in out
+
+
+def test_untrusted_names_do_not_reach_the_terminal(fb: Fb, make_run: MakeRun, book: str) -> None:
+    run = make_run("otter\x1b[2J", judged=3)
+    for args in (
+        ["investigate", run, "fell \x1b]0;x\x07 at 4", "--playbook", book],
+        ["incidents", "ls"],
+        ["runs", "show", run],
+        ["investigate", f"{run}\x1b", "--playbook", book],
+    ):
+        _, out, err = fb(*args)
+        assert "\x1b" not in out + err
+        assert "\x07" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("args", "run", "complaint"),
+    [
+        ([], None, ""),
+        (["runs/heron"], "runs/heron", ""),
+        (["runs/heron", "reward fell"], "runs/heron", "reward fell"),
+        (["heron", "collapsed"], "heron", "collapsed"),
+        (["trl:heron", "奖励/回报下降"], "trl:heron", "奖励/回报下降"),
+        (["mlflow:abc123"], "mlflow:abc123", ""),
+    ],
+)
+def test_run_and_complaint_are_told_apart(args: list[str], run: str | None, complaint: str) -> None:
+    assert cli_investigate.split_arguments(args) == (run, complaint)
+
+
+def test_demo_shows_a_shipped_run_and_ends_well(
+    fb: Fb, make_run: MakeRun, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firstbad.agent import investigate as work
+
+    run = make_run("heron", same=1)
+    (run / "complaint.txt").write_text("reward fell at step 4\n")
+    monkeypatch.setattr(runs, "demo_names", lambda: ("heron",))
+    monkeypatch.setattr(runs, "files", lambda package: _Demos(run.parent))
+    look = work.investigate
+
+    def by_fake_playbook(*args: Any, **kwargs: Any) -> Any:
+        return look(*args, **kwargs, playbook=book)
+
+    monkeypatch.setattr(work, "investigate", by_fake_playbook)
+    code, out, _ = fb("demo")
+    assert code == 0
+    assert out.startswith('$ firstbad investigate demo:heron "reward fell at step 4"\n\nINCIDENT')
+    (made,) = incident.listing()
+    verdict = Verdict.model_validate_json(made.verdict_file.read_bytes())
+    assert (verdict.run, verdict.noticed_step) == ("demo:heron", 4)
+    assert fb("verify", made.id)[0] == 0
+    assert json.loads(fb("demo", "--json")[1])["outcome"] == "incident"
+
+
+class _Demos:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __truediv__(self, name: str) -> Path:
+        return self._folder

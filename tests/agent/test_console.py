@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firstbad.agent import console
+from firstbad.agent.console import cells, paint, table, wrap
+from firstbad.agent.screen import onset_text
+from firstbad.playbooks.results import Onset
+
+
+@given(st.text(alphabet="ab 奖励\u0301", max_size=60), st.integers(2, 20))
+def test_wrapped_lines_fit_and_lose_nothing(text: str, room: int) -> None:
+    lines = wrap(text, room)
+    assert all(cells(line) <= room for line in lines)
+    assert "".join(lines).replace(" ", "") == "".join(text.split())
+
+
+@pytest.mark.parametrize("columns", ["30", "60", "100", "200"])
+def test_tables_fit_terminals_of_any_width(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    rows = [
+        ("0.5", "inconclusive", "records", "direct", "word " * 40),
+        ("1", "pass", "奖励", "", "x"),
+    ]
+    assert all(cells(line) <= max(int(columns), 40) for line in table(rows))
+    assert "x" in table(rows)[-1]
+
+
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert paint("x", "red") == "x"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert paint("x", "red", "bold") == "\x1b[31;1mx\x1b[0m"
+    assert paint("", "red") == ""
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("x", "red") == "x"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not console.is_terminal(sys.stdout)
+
+
+@pytest.mark.parametrize(
+    ("onset", "words"),
+    [
+        (Onset(last_good=65, first_bad=66, signal="reward"), "step 66, last good 65 (reward)"),
+        (
+            Onset(last_good=60, first_bad=70, signal="dump", sampled=True),
+            "between 60 and 70 (dump)",
+        ),
+        (
+            Onset(last_good=None, first_bad=1, signal="mask", from_start=True),
+            "bad from the first measured step (mask)",
+        ),
+        (Onset(last_good=None, first_bad=None, signal="nothing"), "none found (nothing)"),
+    ],
+)
+def test_onset_in_words(onset: Onset, words: str) -> None:
+    assert onset_text(onset) == words
