@@ -71,6 +71,8 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
     if not batches:
         raise NoData("no rollouts with rewards and advantages")
     scale = scale_setting(run)
+    if scale is None:
+        raise NoData("no config that states how advantages are scaled (`scale_rewards`)")
     if (run.config.text("multi_objective_aggregation") or "sum_then_normalize") != (
         "sum_then_normalize"
     ):
@@ -109,7 +111,7 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
         hair = (rewards.spread > 1e-9) & (rewards.spread < 1e-3 * level)
         tiny += int((hair & (np.maximum(-advantages.low, advantages.high) > 0.5)).sum())
     if not steps:
-        raise NoData("no step with finite rewards and advantages")
+        raise NoData("no step with finite rewards, known weights of their parts and advantages")
     return _measured(run, steps, examples, largest, sums, sizes, spreads, tiny, groups, scale)
 
 
@@ -198,7 +200,6 @@ def _explain(
         "batch": [
             (total - total.mean()) / deviation,
             group_advantage(total, group, scale="batch"),
-            group_advantage(total, group, scale="group") if scale == "batch" else own * np.inf,
         ],
         "shifted": [np.roll(own, k) for k in (1, -1)],
         "negated": [-own],

@@ -12,16 +12,15 @@ TRL_EPS = 1e-4
 
 
 def reward_weights(run: Run, n_parts: int) -> FloatArray | None:
-    """Weights of the reward parts in column order; ones where the config names none.
+    """Weights of the reward parts in column order; ones where a config names none.
 
-    None when the config has another number of weights than there are parts.
+    None when no config is there (and there are several parts), or when it has another number of
+    weights than there are parts: never guessed.
     """
     stated = run.config.values.get("reward_weights")
-    if stated is None:
-        return np.ones(n_parts)
-    if isinstance(stated, (list, tuple)) and len(stated) == n_parts:
-        return np.array([float(w) for w in stated])
-    return None
+    if isinstance(stated, (list, tuple)):
+        return np.array([float(w) for w in stated]) if len(stated) == n_parts else None
+    return np.ones(n_parts) if run.config.values or n_parts == 1 else None
 
 
 def total_reward(run: Run, batch: RolloutBatch) -> FloatArray | None:
@@ -100,8 +99,13 @@ def group_advantage(
     return centred
 
 
-def scale_setting(run: Run) -> str:
-    """How the run says it scales advantages: `group` unless the config states another way."""
+def scale_setting(run: Run) -> str | None:
+    """How the config says advantages are scaled: `group` unless it states another way.
+
+    None when there is no config.
+    """
+    if not run.config.values:
+        return None
     stated = run.config.values.get("scale_rewards", "group")
     if isinstance(stated, bool):
         return "group" if stated else "none"

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import FloatArray, IntArray, Run
 
 JUMP = 1.5
 """Factor between neighbouring steps beyond which a change is no decay."""
@@ -50,7 +50,7 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         raise NoData("no logged learning rate")
     rate, steps = signal.values, signal.steps
     expected = expected_rate(run, steps.astype(float))
-    warm = _warmup(run)
+    warm = _warmup(run) if expected is not None else max(_warmup(run), _ramp(rate, steps))
     jump, at = _largest_jump(rate, steps.astype(float), warm)
     off = _off(rate, expected, jump, at)
     first = int(np.argmax(off)) if off.any() else None
@@ -138,6 +138,16 @@ def _warmup(run: Run) -> float:
     if not steps and ratio:
         steps = math.ceil(ratio * (run.config.number("max_steps") or 0.0))
     return steps
+
+
+def _ramp(rate: FloatArray, steps: IntArray) -> float:
+    """Length of a warm-up read off the rates: equal increments from the first step on."""
+    rise = np.diff(rate)
+    if not len(rise) or rise[0] <= 0:
+        return 0.0
+    equal = np.abs(rise - rise[0]) <= 0.05 * rise[0]
+    n = len(rise) if equal.all() else int(np.argmin(equal))
+    return float(steps[n])
 
 
 def _largest_jump(rate: FloatArray, steps: FloatArray, warm: float) -> tuple[float, int | None]:

@@ -51,11 +51,11 @@ from firstbad.playbooks.results import (
 from firstbad.tools.evidence import Evidence, Table
 from firstbad.tools.run import Run
 
-WHY = 220
-"""Longest reason in the table of layers; the whole one stands below it."""
+WHY, WHY_NOT = 220, 420
+"""Longest reason in the table of layers, of a pass and of anything else; more stands below."""
 ROLLOUT = 1200
 """Longest rollout shown."""
-PAIRS = 6
+PAIRS = 4
 """Pairs of rollouts shown."""
 ALL_ROWS = 200
 """Rows of a table in the list of evidence (HTML)."""
@@ -133,7 +133,6 @@ class LayerView:
     word: str
     strength: str
     why: str
-    whole: str
     checks: tuple[CheckView, ...]
     closes: bool
     """True for the layer at which the way is closed."""
@@ -176,12 +175,19 @@ class EvidenceView:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One side of a pair: its name, and texts with what they are."""
+
+    name: str
+    texts: tuple[tuple[str, Cut], ...]
+
+
+@dataclass(frozen=True)
 class Pair:
     """A rollout before and one after, side by side."""
 
     title: str
-    before: Cut
-    after: Cut
+    sides: tuple[Side, Side]
 
 
 @dataclass(frozen=True)
@@ -419,7 +425,7 @@ def _actions(
     if cause and cause.verify:
         yield Row("verify", cause.verify)
     if dilutes := leading.dilutes or (cause.dilutes if cause else ""):
-        yield Row("does not help", f"{dilutes}: dilutes, does not explain")
+        yield Row("only dilutes", dilutes)
 
 
 def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
@@ -443,6 +449,8 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
 
 def _caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> Iterable[Row]:
     """What a reader must know before acting."""
+    if leading is not None and leading.first_bad.signal:
+        yield Row("dated by", leading.first_bad.signal)
     for waiver in verdict.waivers:
         yield Row("waived", f"layer `{waiver.layer}`: {waiver.reason}")
     if leading is not None:
@@ -509,8 +517,7 @@ def _layers(
             outcome=result.outcome,
             word=result.outcome.replace("_", " "),
             strength=result.strength or "",
-            why=brief(why, WHY),
-            whole=why,
+            why=brief(why, WHY if result.outcome == "pass" else WHY_NOT),
             checks=tuple(
                 _check(c, asks.get(c.check, ""), reached)
                 for c in verdict.checks
@@ -548,6 +555,8 @@ def _clause(clause: Clause) -> ClauseView:
     observed, limit = operands(
         clause.observed, float(clause.limit), step=is_step(clause.measure.split(".", 1)[-1])
     )
+    if isinstance(clause.observed, bool) and clause.op in ("==", "!=") and clause.limit in (0, 1):
+        limit = number(bool(clause.limit))
     bad = clause.held is not False if clause.role != "needs" else clause.held is not True
     return ClauseView(
         measure=clause.measure,
@@ -563,16 +572,16 @@ def _clause(clause: Clause) -> ClauseView:
 
 
 def _focus(verdict: Verdict) -> tuple[str, ...]:
-    """Ids of the evidence that the leading finding and the failed checks of its layer cite."""
+    """Ids of the evidence that the leading finding cites, or that left a layer open."""
     leading = verdict.leading
     if leading is None:
         blocker = _blocker(verdict.layers)
         open_ = [c for c in verdict.checks if c.layer == blocker and c.outcome == "inconclusive"]
         return tuple(dict.fromkeys(id_ for c in open_ for id_ in c.evidence))
-    same = [c for c in verdict.checks if c.layer == leading.layer and c.outcome != "not_reached"]
-    same.sort(key=lambda c: (c.check != leading.check, c.outcome != "fail"))
+    failed = [c for c in verdict.checks if c.layer == leading.layer and c.outcome == "fail"]
+    failed.sort(key=lambda c: c.check != leading.check)
     return tuple(
-        dict.fromkeys([*leading.supports, *(id_ for c in same for id_ in c.evidence)])
+        dict.fromkeys([*leading.supports, *(id_ for c in failed for id_ in c.evidence)])
     )
 
 
@@ -602,28 +611,39 @@ def _pairs(
         return (), ""
     note = f"{found[0].id}: {found[0].summary}"
     if total > len(pairs[:PAIRS]):
-        note += f" Shown: {number(len(pairs[:PAIRS]))} of {number(total)}."
+        note += f"; {number(len(pairs[:PAIRS]))} of {number(total)} pairs shown"
     return tuple(pairs[:PAIRS]), note
 
 
-def _before_after(table: Table) -> tuple[int, int] | None:
+def _before_after(table: Table) -> tuple[list[int], list[int]] | None:
+    """Columns with text before and after the onset, when the table has both."""
     names = [name.lower() for name in table.columns]
-    before = next((i for i, name in enumerate(names) if "before" in name), None)
-    after = next((i for i, name in enumerate(names) if "after" in name), None)
-    return None if before is None or after is None else (before, after)
+    before = [i for i, name in enumerate(names) if name.startswith("before")]
+    after = [i for i, name in enumerate(names) if name.startswith("after")]
+    texts = all(isinstance(row[i], str | None) for row in table.rows for i in (*before, *after))
+    return (before, after) if before and after and texts else None
 
 
-def _pair(table: Table, row: Sequence[Any], before: int, after: int) -> Pair:
+def _pair(table: Table, row: Sequence[Scalar], before: list[int], after: list[int]) -> Pair:
     rest = [
         f"{name}: {brief(number(row[i], step=is_step(name)), 120)}"
         for i, name in enumerate(table.columns)
-        if i not in (before, after)
+        if i not in (*before, *after)
     ]
-    return Pair(
-        title="; ".join(rest),
-        before=cut(number(row[before]), ROLLOUT),
-        after=cut(number(row[after]), ROLLOUT),
-    )
+
+    def side(name: str, places: list[int]) -> Side:
+        return Side(
+            name,
+            tuple(
+                (
+                    brief(table.columns[i][len(name) :].strip(" :"), 60),
+                    cut(number(row[i]), ROLLOUT),
+                )
+                for i in places
+            ),
+        )
+
+    return Pair("; ".join(rest), (side("before", before), side("after", after)))
 
 
 # ---------------------------------------------------------------------------------- findings, list
@@ -669,7 +689,10 @@ def _evidence(found: Evidence, verdict: Verdict, first_bad: int | None) -> Evide
             Row(name, number(value, step=is_step(name)))
             for name, value in (found.metrics or {}).items()
         ),
-        focus_grids=tuple(grid(table, first_bad=first_bad) for table in tables),
+        focus_grids=tuple(
+            grid(table, first_bad=first_bad, most=10 if is_step(table.columns[0]) else 8)
+            for table in tables
+        ),
         grids=tuple(grid(table, first_bad=first_bad, most=ALL_ROWS) for table in tables),
         sources=tuple(
             (f"{s.ref} ({s.kind})" if s.kind else s.ref, s.digest or "")
@@ -694,9 +717,13 @@ def _about(verdict: Verdict) -> Iterable[Row]:
     )
     yield Row("versions", ", ".join(f"{k} {v}" for k, v in sorted(verdict.versions.items())))
     usage = verdict.usage
+    model = (
+        f"{number(usage.model_calls)} model calls, {number(usage.tokens)} tokens, "
+        f"{number(usage.cost_usd)} USD"
+        if usage.model_calls
+        else "no model"
+    )
     yield Row(
         "cost",
-        f"{number(usage.tool_calls)} tool calls, {number(usage.model_calls)} model calls, "
-        f"{number(usage.tokens)} tokens, {number(usage.cost_usd)} USD, "
-        f"{number(usage.seconds, digits=2)} s",
+        f"{number(usage.tool_calls)} tool calls, {model}, {number(usage.seconds, digits=2)} s",
     )

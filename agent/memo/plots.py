@@ -90,11 +90,20 @@ def build_plots(
     verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None
 ) -> tuple[Plot, ...]:
     """The memo's charts, the first one wide."""
-    charts = [*_from_tables(verdict, evidence), *_from_signals(verdict, evidence, run)]
+    parts = set(run.signals.under("reward_part")) if run is not None else set()
+    charts = [
+        *((c, id_) for c, id_ in _from_tables(verdict, evidence) if not _shows_only(c, parts)),
+        *_from_signals(verdict, evidence, run),
+    ]
     return tuple(
         _drawn(replace(chart, id=f"plot-{i}", wide=i == 1), source)
         for i, (chart, source) in enumerate(charts[:MOST], 1)
     )
+
+
+def _shows_only(chart: Chart, names: set[str]) -> bool:
+    """Whether a table's chart repeats series that the run's own signals show."""
+    return all(series.label in names for series in chart.series)
 
 
 def _drawn(chart: Chart, source: str) -> Plot:
@@ -168,7 +177,7 @@ def table_chart(table: Table, verdict: Verdict) -> Chart | None:
     parts = _composition(columns)
     if parts is not None:
         return _marked(_stack(title, columns, parts), verdict)
-    drawn = _alike(columns)
+    drawn = _judged_and_logged(columns) or _alike(columns)
     if not drawn:
         return None
     series = tuple(
@@ -246,7 +255,14 @@ def _stack(title: str, columns: Columns, names: Sequence[str]) -> Chart:
     return Chart("", title, about, tuple(series), y_label=_common_unit(names))
 
 
-_COUNTS = ("n", "rows", "samples", "count", "groups", "tokens", "judged rows")
+def _judged_and_logged(columns: Columns) -> list[str]:
+    """Names of a judged and a logged column: the comparison that a person looks at."""
+    judged = [n for n in columns if n.lower().startswith("judged")]
+    logged = [n for n in columns if n.lower().startswith(("logged", "scored"))]
+    return [judged[0], logged[0]] if judged and logged else []
+
+
+_COUNTS = ("n", "rows", "samples", "count", "groups", "tokens")
 
 
 def _alike(columns: Columns) -> list[str]:

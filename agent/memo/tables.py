@@ -19,6 +19,11 @@ class Cell:
     text: str
     is_number: bool
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the text may be broken anywhere."""
+        return len(self.text) > 24
+
 
 @dataclass(frozen=True)
 class Grid:

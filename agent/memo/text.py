@@ -24,14 +24,14 @@ LONGEST = 2000
 """Longest text in a line of prose or a code span."""
 
 _CODE = re.compile(r"`([^`\n]+)`")
-_LINKLIKE = re.compile(r"://|www\.|@|mailto:", re.IGNORECASE)
+_RISKY = re.compile(r"://|www\.|@|mailto:|<[a-z/!?]", re.IGNORECASE)
+"""What a reader's program might take for a link or a tag."""
 _MARKUP = re.compile(
     r"[\\*\[\]$`|]"  # always
     r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # an underscore inside a word is no emphasis
     r"|~(?=~)|(?<=~)~"
-    r"|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])"
+    r"|&(?=[#A-Za-z])"
 )
-_ENTITY = {"<": "&lt;", "&": "&amp;"}
 _OPENS_BLOCK = re.compile(r"^(?:([#>]|[-+=](?=[\s=-]|$))|(\d+)([.)])(?=\s|$))")
 
 
@@ -175,11 +175,11 @@ def _defuse(match: re.Match[str]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Escaped text; words that a reader's program might turn into a link become code."""
-    if not _LINKLIKE.search(text):
+    """Escaped text; words that a reader's program might take for a link or a tag become code."""
+    if not _RISKY.search(text):
         return _escaped(text)
     words = re.split(r"([ |]+)", text)
-    return _joined([code(w) if _LINKLIKE.search(w) else _escaped(w) for w in words])
+    return _joined([code(w) if _RISKY.search(w) else _escaped(w) for w in words])
 
 
 def _joined(parts: list[str]) -> str:
@@ -191,7 +191,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MARKUP.sub(lambda m: _ENTITY.get(m[0]) or "\\" + m[0], text)
+    return _MARKUP.sub(lambda m: "&amp;" if m[0] == "&" else "\\" + m[0], text)
 
 
 def code(text: str) -> Md:

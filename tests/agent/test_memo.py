@@ -176,8 +176,8 @@ def case_evidence() -> dict[str, Evidence]:
             tables=(
                 Table(
                     title="rollouts",
-                    columns=("row", "before: step 65", "after: step 66"),
-                    rows=((0, "<think>3 1</think> <answer>1 3</answer>", "<answer>1 3</answer>"),),
+                    columns=("row", "before: prompt", "before: completion", "after: completion"),
+                    rows=((0, "sort: 3 1", "<answer>1 3</answer>", "<answer> 1 3 </answer>"),),
                 ),
             ),
         ),
@@ -517,7 +517,7 @@ def test_first_screen_of_an_incident_says_what_to_do() -> None:
         "every step from 66 on carries the fault; last step seen 120",
         "make the verifier raise",
         "from checkpoint-60 , the last checkpoint before step 66",
-        "lower learning rate, larger batch: dilutes, does not explain",
+        "only dilutes lower learning rate, larger batch",
         "judged accuracy after the onset near 0",
         "samples (not interpretable while reward is not passed)",
     ):
@@ -565,8 +565,8 @@ def test_walk_shows_every_layer_with_both_operands_and_the_refusal() -> None:
         assert "needs: reward" in shown or "needs `reward`" in shown or "needs reward" in shown
         assert "The way is closed at" in shown
         assert "independent fact" in shown
-    assert "`judge.agreement_after` 0.23, fails if < 0.95: **broken**" in made.markdown
-    assert "`judge.n_judged` 2,880, needs >= 200: met" in made.markdown
+    assert "`judge.agreement_after` 0.23 (fails if < 0.95: **broken**)" in made.markdown
+    assert "`judge.n_judged` 2,880 (needs >= 200)" in made.markdown
 
 
 def test_evidence_list_says_how_to_recompute_each_number() -> None:

@@ -107,13 +107,14 @@ def _rewards(
     columns: _Columns, names: dict[str, None]
 ) -> tuple[dict[str, FloatArray], FloatArray | None]:
     """Reward parts and total. A dict of rewards is taken apart."""
-    total = columns.of(_TOTAL)
     parts: dict[str, FloatArray] = {}
-    if total and any(isinstance(value, dict) for value in total):
-        dicts = [value if isinstance(value, dict) else {} for value in total]
-        for key in {key: None for one in dicts for key in one}:
-            parts[str(key)] = _floats([one.get(key) for one in dicts])
-        total = columns.of(_TOTAL)
+    for name in [name for name in names if name.lower() in _TOTAL]:
+        dicts = [value if isinstance(value, dict) else {} for value in columns.raw(name)]
+        if any(dicts):
+            columns.used.add(name)
+            for key in {key: None for one in dicts for key in one}:
+                parts[str(key)] = _floats([one.get(key) for one in dicts])
+    total = columns.of(_TOTAL)
     for name in names:
         if name in columns.used or name in STEP_KEYS or _NO_PART.search(name):
             continue

@@ -115,6 +115,9 @@ def _jsonl_index(root: Root, file: File, key: str) -> dict[int, Fetch]:
     skipped = at = 0
     last_bad = False
     with file.path.open("rb") as stream:
+        if b"\0" in stream.read(64):  # UTF-16: its bytes cannot be cut into lines
+            return {}
+        stream.seek(0)
         for line in stream:
             row = _loads(line)
             step = step_number(row.get(key)) if row else None
