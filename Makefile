@@ -29,7 +29,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) dist build htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) dist build htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # A stamp says what is installed. It is older than a changed pyproject.toml or a new interpreter, and then pip runs again.
 $(BIN)/python:

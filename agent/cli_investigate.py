@@ -21,7 +21,7 @@ def investigate(
         list[str] | None,
         typer.Argument(metavar="RUN [COMPLAINT]", help="A run, and what was noticed, in quotes."),
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Step at which it was noticed.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Step at which it was noticed.")] = None,
     waive: Annotated[
         list[str] | None,
         typer.Option(metavar="LAYER=REASON", help="Go past a layer that has not passed."),

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from firstbad.agent.files import reason_of, write_atomic
 from firstbad.agent.home import incidents_folder
 from firstbad.tools.errors import UserError
 
@@ -137,6 +139,13 @@ class Incident:
         """Write one piece of evidence."""
         write_atomic(self.evidence_folder / f"{evidence_id}.json", text)
 
+    def _lock_file(self) -> TextIO:
+        path = self.folder / "lock"
+        try:
+            return path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"`{path}` can't be written: {reason_of(error)}") from error
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes off this incident while it is worked on.
@@ -146,8 +155,7 @@ class Incident:
         """
         import fcntl
 
-        path = self.folder / "lock"
-        with path.open("a+", encoding="utf-8") as file:
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -193,7 +201,7 @@ def create(record_without_id: Mapping[str, Any], out: Path | None = None) -> Inc
             return Incident(folder, under_home=out is None)
     except OSError as error:
         raise UserError(
-            f"incidents can't be written to `{parent}`: {(error.strerror or 'error').lower()}; "
+            f"incidents can't be written to `{parent}`: {reason_of(error)}; "
             "set FIRSTBAD_HOME or give --out"
         ) from error
 
@@ -226,18 +234,10 @@ def listing(out: Path | None = None) -> Sequence[Incident]:
     return [Incident(p, under_home=out is None) for p in folders if not p.name.startswith(".")]
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that it is never seen half written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
 def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    """JSON that people can read; a path that is not UTF-8 is escaped and comes back as it was."""
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    return re.sub("[\ud800-\udfff]", lambda c: f"\\u{ord(c[0]):04x}", text)
 
 
 def _now() -> str:

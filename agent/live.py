@@ -15,28 +15,32 @@ STYLES = {"pass": "green", "fail": "bold red", "inconclusive": "yellow", "waived
 
 @contextmanager
 def watching() -> Iterator[OnProgress]:
-    """Where progress may be told; standard output stays free for the result."""
+    """Where progress may be told; it goes away when the work is done, and the result stays."""
     if not is_terminal(sys.stderr):
         yield silent
         return
     from rich.console import Console
+    from rich.live import Live
     from rich.text import Text
 
-    console = Console(stderr=True, highlight=False)
-    with console.status(Text("reading the run")) as status:
+    done: list[Text] = []
+    with Live(console=Console(stderr=True, highlight=False), transient=True) as live:
 
         def show(progress: Progress) -> None:
             text = plain(progress.text, one_line=True)
+            now = Text()
             if progress.kind == "started":
-                console.print(Text(f"incident {text}", style="dim"))
+                done.append(Text(f"incident {text}", style="dim"))
             elif progress.kind == "layer":
-                status.update(Text(f"{progress.number:>4}  {progress.layer}: {text}"))
+                now = Text(f"{progress.number:>4}  {progress.layer:<14}{text}")
             elif progress.kind == "facts":
-                status.update(Text(f"`{progress.layer}` closes the way; reading {text}"))
+                now = Text(f"layer {progress.layer} closes the way; reading {text}")
             elif progress.kind == "judged" and progress.outcome != "not_reached":
                 line = Text(f"{progress.number:>4}  {progress.layer:<14}")
-                line.append(f"{progress.outcome:<13}", style=STYLES.get(progress.outcome or "", ""))
+                line.append(f"{progress.outcome:<14}", style=STYLES.get(progress.outcome or "", ""))
                 line.append(progress.strength or "", style="dim")
-                console.print(line)
+                done.append(line)
+            if progress.kind != "tool":
+                live.update(Text("\n").join([*done, now]))
 
         yield show

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from firstbad.agent.evidence_store import EvidenceStore
-from firstbad.agent.incident import Incident, IncidentRecord, write_atomic
+from firstbad.agent.files import write_atomic
+from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.agent.progress import OnProgress, Progress
 from firstbad.agent.runs import open_ref
 from firstbad.agent.state import State, trail_of, update_of, waivers_of

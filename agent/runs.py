@@ -36,12 +36,12 @@ def demo_names() -> tuple[str, ...]:
 
 
 def looks_like_run(text: str) -> bool:
-    """Whether an argument names a run rather than complaining about one."""
-    if _exists(text):
-        return True
-    if re.search(r"\s", text) or not text.isascii():
-        return False
-    return _PREFIX.match(text) is not None or "/" in text or bool(re.search(r"\w\.\w+$", text))
+    """Whether an argument names a run rather than complaining about one ("NaN/Inf")."""
+    from firstbad.tools.readers import READERS
+
+    prefix, _ = _parts(text)
+    known = {DEMO, *(reader.prefix for reader in READERS)}
+    return _exists(text) or prefix in known or text.startswith(("/", "./", "../", "~"))
 
 
 def absolute(ref: str) -> str:

@@ -12,10 +12,10 @@ from firstbad.agent.compare import compare_json, compare_lines, count_numbers
 from firstbad.agent.evidence_store import full_args, key_of, measure
 from firstbad.agent.incident import Incident, IncidentRecord, find
 from firstbad.agent.nodes import ask_of
-from firstbad.agent.reading import playbook_of, verdict_of
+from firstbad.agent.reading import verdict_of
 from firstbad.agent.runs import open_ref
 from firstbad.agent.trail import Trail, reach_verdict, refusals, walk_all
-from firstbad.playbooks.loader import Loaded
+from firstbad.playbooks.loader import Loaded, load
 from firstbad.playbooks.results import Waiver
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Evidence, Scalar
@@ -126,12 +126,16 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
             f"incident `{incident.id}` is unfinished; go on with: "
             f"firstbad investigate --resume {incident.handle}"
         )
-    loaded = playbook_of(record)
+    loaded = load(record.playbook["path"])
     opened = open_ref(run or record.run_at, shown=record.run)
     source = Recount(incident, opened)
     found = [*source.differences]
     source.differences.clear()
-    conclusions = list(_conclude_again(incident, record, loaded, opened, source))
+    if loaded.ref.digest == record.playbook["digest"]:
+        conclusions = list(_conclude_again(incident, record, loaded, opened, source))
+    else:  # other questions and bounds: only the measurements can be compared
+        before, now = record.playbook["digest"], loaded.ref.digest
+        conclusions = [Difference("playbook", f"{loaded.ref.name}: digest", before, now)]
     return Verification(
         incident=record.id,
         evidence=len(incident.evidence_ids()),

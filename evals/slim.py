@@ -1,6 +1,6 @@
 """Copy a run in a small form: what the tools read, repacked; no weights, no notes, no labels.
 
-    python -m firstbad.evals.slim SOURCE TARGET
+python -m firstbad.evals.slim SOURCE TARGET
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.gate import Seen, all_hold, observe
@@ -65,6 +66,7 @@ def conclude(
     onset = _window_onset(seen)
     notes = tuple(_notes(book.layers, checks, seen))
     first_bad = findings[0].first_bad if findings else onset
+    outcome: Literal["incident", "healthy", "undetermined"]
     if findings:
         outcome = "incident"
         headline = findings[0].claim
@@ -87,7 +89,9 @@ def conclude(
         )
     else:
         outcome = "undetermined"
-        headline = "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
+        headline = (
+            "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
+        )
     conditional = (*waived, *(open_layers if findings else ()))
     if findings and conditional:
         findings = [_weaken(f, conditional) for f in findings]
@@ -104,6 +108,11 @@ def conclude(
         layers=tuple(layers),
         checks=tuple(checks),
         findings=tuple(findings),
+        symptoms=tuple(
+            f"{s.seen}: suspect {', '.join(s.suspects)} first"
+            for s in book.symptoms
+            if all_hold(s.when, seen)
+        ),
         notes=notes,
         conditional_on=tuple(
             f"{name} (waived)" if name in waived else name for name in conditional
@@ -168,7 +177,9 @@ def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
         if other is None:
             merged[key] = finding
             continue
-        sharper = min((other, finding), key=lambda f: (f.first_bad.first_bad is None, f.first_bad.sampled))
+        sharper = min(
+            (other, finding), key=lambda f: (f.first_bad.first_bad is None, f.first_bad.sampled)
+        )
         surer = min((other, finding), key=lambda f: list(LOWER).index(f.confidence))
         merged[key] = other.model_copy(
             update={
@@ -296,7 +307,9 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
     if not moved:
         return onset
     step, signal = min(moved)
-    return Onset(last_good=step - 1, first_bad=step, signal=f"{signal}, inside the bracket of {onset.signal}")
+    return Onset(
+        last_good=step - 1, first_bad=step, signal=f"{signal}, inside the bracket of {onset.signal}"
+    )
 
 
 def _window_evidence(seen: Seen) -> Evidence | None:
@@ -334,7 +347,9 @@ def _notes(layers: Sequence[Layer], checks: Sequence[CheckResult], seen: Seen) -
 def _not_checked(checks: Sequence[CheckResult]) -> Iterable[NotChecked]:
     for check in checks:
         if check.outcome in ("not_reached", "inconclusive"):
-            yield NotChecked(layer=check.layer, check=check.check, why=check.message or check.reason)
+            yield NotChecked(
+                layer=check.layer, check=check.check, why=check.message or check.reason
+            )
 
 
 def _requests(
@@ -355,7 +370,9 @@ def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
     """Last checkpoint saved before the first bad step was trained on."""
     if onset.first_bad is None or onset.from_start:
         return None
-    bound = (onset.last_good + 1) if onset.sampled and onset.last_good is not None else onset.first_bad
+    bound = (
+        (onset.last_good + 1) if onset.sampled and onset.last_good is not None else onset.first_bad
+    )
     earlier = [step for step in checkpoint_steps if step < bound]
     return f"checkpoint-{max(earlier)}" if earlier else None
 

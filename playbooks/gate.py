@@ -94,7 +94,9 @@ def judge(
             if errors:
                 reason, message = "tool_error", errors[0].summary
             else:
-                missing = [e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics]
+                missing = [
+                    e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics
+                ]
                 message = "; ".join(dict.fromkeys(missing)) or check.request
     return CheckResult(
         playbook=playbook,

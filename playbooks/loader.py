@@ -119,8 +119,9 @@ def _check_calls(
         fixed = {}
         for key, value in settings.items():
             reference = REFERENCE.match(value) if isinstance(value, str) else None
-            if key not in known[name].settings.model_fields:
-                yield f"`{name}` has no setting `{key}`{_offer(key, known[name].settings.model_fields)}"
+            fields = known[name].settings.model_fields
+            if key not in fields:
+                yield f"`{name}` has no setting `{key}`{_offer(key, fields)}"
             elif reference is None:
                 fixed[key] = value
             elif reference[1] is not None:
@@ -155,9 +156,7 @@ def _check_names(
         yield "it can fail and points to no cause"
 
 
-def _check_top(
-    playbook: Playbook, aliases: Mapping[str, Tool], order: list[str]
-) -> Iterator[str]:
+def _check_top(playbook: Playbook, aliases: Mapping[str, Tool], order: list[str]) -> Iterator[str]:
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
     for bounds in tops:
@@ -187,12 +186,15 @@ def _measure(measure: str, aliases: Mapping[str, Tool]) -> Iterator[str]:
         yield f"`{measure}`: no evidence `{alias}` so far{_offer(alias, aliases)}"
     elif name not in aliases[alias].metrics.model_fields:
         fields = aliases[alias].metrics.model_fields
-        yield f"`{measure}`: `{aliases[alias].name}` does not measure `{name}`{_offer(name, fields)}"
+        tool = aliases[alias].name
+        yield f"`{measure}`: `{tool}` does not measure `{name}`{_offer(name, fields)}"
 
 
 def _offer(name: str, known: Any) -> str:
     near = get_close_matches(name, list(known), n=3, cutoff=0.4)
-    return f"; nearest: {', '.join(near)}" if near else f"; there are: {', '.join(list(known)[:12])}"
+    return (
+        f"; nearest: {', '.join(near)}" if near else f"; there are: {', '.join(list(known)[:12])}"
+    )
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
@@ -202,7 +204,7 @@ def _place(loc: tuple[int | str, ...]) -> str:
 def json_schema() -> str:
     """JSON Schema of playbook files, with the tools' names, for editors."""
     schema = Playbook.model_json_schema()
-    calls = schema["$defs"]["Check"]["properties"]["evidence"]["additionalProperties"]
+    (calls,) = schema["$defs"]["Check"]["properties"]["evidence"]["patternProperties"].values()
     calls["anyOf"][0]["enum"] = list(tools())
     pointer = schema["$defs"]["Pointer"]["properties"]["cause"]
     pointer["enum"] = list(causes())

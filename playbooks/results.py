@@ -171,6 +171,8 @@ class Verdict(Record):
     checks: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
     """The leading finding first."""
+    symptoms: tuple[str, ...] = ()
+    """What is seen, and which layers it suggests looking at closely."""
     notes: tuple[str, ...]
     """Looks odd and is normal, with the reason."""
     conditional_on: tuple[str, ...]

@@ -22,7 +22,9 @@ from firstbad.playbooks.results import (
 OPEN: frozenset[Outcome] = frozenset({"pass", "waived"})
 
 
-def resolve_call(call: Call, seen: Seen, noticed_step: int | None) -> tuple[str, dict[str, Setting]]:
+def resolve_call(
+    call: Call, seen: Seen, noticed_step: int | None
+) -> tuple[str, dict[str, Setting]]:
     """Tool name and settings, with `$alias.field` replaced by what was measured."""
     name, settings = call_parts(call)
     resolved: dict[str, Setting] = {}
@@ -70,9 +72,10 @@ def judge_layer(
 def layer_outcome(
     layer: Layer, results: Sequence[CheckResult], *, way_open: bool, waiver: Waiver | None = None
 ) -> LayerResult:
-    """What a layer's checks add up to: any failure fails it, any open required check leaves it open.
+    """What a layer's checks add up to.
 
-    A pass needs at least one required check; its strength is the weakest of theirs.
+    Any failure fails it, any open required check leaves it inconclusive. A pass needs at least one
+    required check; its strength is the weakest of theirs.
     """
     failed = [r for r in results if r.outcome == "fail"]
     open_ = [r for r in results if r.required and r.outcome in ("inconclusive", "not_reached")]

@@ -10,7 +10,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_advantage, group_stats, scale_setting, total_reward
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.run import FloatArray, Run
 
 TOLERANCE = 0.02
 """Recomputed advantages agree to float32 and eps; a twentieth of that is already a fault."""
@@ -98,9 +98,8 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
             )
         )
         for i in np.flatnonzero(wrong)[: max(0, 20 - len(examples))]:
-            examples.append(
-                (batch.step, int(i), *(round(float(v[i]), 5) for v in (total, used, expected)))
-            )
+            shown = [round(float(v[i]), 5) for v in (total, used, expected)]
+            examples.append((batch.step, int(i), shown[0], shown[1], shown[2]))
         largest = max(largest, float(np.abs(used).max()))
         rewards, advantages = group_stats(total, group), group_stats(used, group)
         sizes.append(int(rewards.size.max()))
@@ -187,8 +186,11 @@ def _measured(
 
 
 def _explain(
-    total: FloatArray, group: np.ndarray[tuple[int], np.dtype[np.int64]], used: FloatArray,
-    wrong: np.ndarray[tuple[int], np.dtype[np.bool_]], scale: str,
+    total: FloatArray,
+    group: np.ndarray[tuple[int], np.dtype[np.int64]],
+    used: FloatArray,
+    wrong: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    scale: str,
 ) -> dict[str, int]:
     """Of the wrong rows of a step, how many each other way of computing explains."""
     names = ("batch", "shifted", "negated", "unscaled")
@@ -207,8 +209,7 @@ def _explain(
     }
     return {
         name: max(
-            int((np.abs(used - o) <= TOLERANCE * (1 + np.abs(o)))[wrong].sum())
-            for o in candidates
+            int((np.abs(used - o) <= TOLERANCE * (1 + np.abs(o)))[wrong].sum()) for o in candidates
         )
         for name, candidates in others.items()
     }

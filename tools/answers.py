@@ -35,7 +35,7 @@ def _strict(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    """Contents of the last balanced `\\boxed{...}`."""
+    r"""Contents of the last balanced `\boxed{...}`."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None

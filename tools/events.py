@@ -44,9 +44,7 @@ def list_events(run: Run) -> Measured[Events]:
     Cannot tell: what was never logged. A silent log is no proof of a healthy service.
     """
     resumes = sorted(e.step for e in run.events if e.kind == "resume" and e.step is not None)
-    failures = sorted(
-        {e.step for e in run.events if e.step is not None and _scoring_failure(e)}
-    )
+    failures = sorted({e.step for e in run.events if e.step is not None and _scoring_failure(e)})
     metrics = Events(
         n_events=len(run.events),
         n_resumes=sum(e.kind == "resume" for e in run.events),

@@ -102,9 +102,7 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     per_step = Table(
         title=f"per step: groups by outcome of {name}",
         columns=("step", "groups", "all right", "all wrong", "other constant", "solve rate"),
-        rows=tuple(
-            (*(int(v) for v in table[i, :5]), round(float(table[i, 5]), 4)) for i in shown
-        ),
+        rows=tuple((*(int(v) for v in table[i, :5]), round(float(table[i, 5]), 4)) for i in shown),
         cut_rows=len(table) - len(shown),
     )
     predicted_text = "" if predicted is None else f", {predicted:.2f} by their spread of difficulty"
@@ -173,9 +171,15 @@ def _extremes(
     if not seen:
         return None, None
     bottom = min(seen)
-    return (max(seen), bottom) if len(seen) > 1 else (bottom + 1.0, bottom) if not bottom else (
-        bottom,
-        0.0,
+    return (
+        (max(seen), bottom)
+        if len(seen) > 1
+        else (bottom + 1.0, bottom)
+        if not bottom
+        else (
+            bottom,
+            0.0,
+        )
     )
 
 
@@ -211,7 +215,7 @@ def _solved(
     if values is None or top is None:
         return None
     _, index = np.unique(batch.group, return_inverse=True)
-    return np.bincount(index, weights=values >= top - EQUAL)
+    return np.bincount(index, weights=(values >= top - EQUAL).astype(float)).astype(float)
 
 
 def _onset(table: NDArray[np.float64]) -> tuple[int | None, int | None]:

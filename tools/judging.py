@@ -11,7 +11,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.stats import Stretch, raised_stretch
 
 CALIBRATED = 0.99
@@ -109,7 +109,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if len(judged.steps) < FEWEST:
         raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
     disagree = judged.right != judged.scored
-    steps, where = np.unique(judged.steps, return_inverse=True)
+    steps, inverse = np.unique(judged.steps, return_inverse=True)
+    where: IntArray = inverse.astype(np.int64)
     totals = np.bincount(where).astype(np.int64)
     hits = np.bincount(where, weights=disagree).astype(np.int64)
     stretch = raised_stretch(hits, totals)
@@ -162,7 +163,9 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted)]
     if pattern is not None:
         tables.append(
-            Table(title="what the rejected rows share", columns=("property",), rows=((pattern.text,),))
+            Table(
+                title="what the rejected rows share", columns=("property",), rows=((pattern.text,),)
+            )
         )
     return Measured(
         metrics,
@@ -177,8 +180,9 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
 def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
     kind = "fair" if m.calibrated else "not calibrated"
     text = (
-        f"`{part}` against gold answers ({extractor}, {kind}: {100 * m.calibration_agreement:.1f} % "
-        f"agreement on the earliest rows): {m.n_rows} rows, {100 * m.agreement_all:.1f} % agree"
+        f"`{part}` against gold answers ({extractor}, {kind}: "
+        f"{100 * m.calibration_agreement:.1f} % agreement on the earliest rows): "
+        f"{m.n_rows} rows, {100 * m.agreement_all:.1f} % agree"
     )
     if m.first_bad_step is not None:
         text += (
@@ -314,18 +318,21 @@ def _timing(run: Run, first: int | None) -> float | None:
     return _r(float(np.median(after)) / base) if base > 0 else None
 
 
-def _batch_level(where: FloatArray, rejected: BoolArray, right: BoolArray) -> float | None:
-    index = where.astype(np.int64)
+def _batch_level(where: IntArray, rejected: BoolArray, right: BoolArray) -> float | None:
+    index = where
     bad = np.bincount(index, weights=rejected)
     all_ = np.bincount(index, weights=right)
     use = all_ >= 3
     return _r(float(((bad == all_) | (bad == 0))[use].mean())) if use.any() else None
 
 
-def _per_step(steps: FloatArray, where: FloatArray, judged: _Judged) -> Table:
-    index = where.astype(np.int64)
+def _per_step(steps: FloatArray, where: IntArray, judged: _Judged) -> Table:
+    index = where
     n = np.bincount(index)
-    right, scored = np.bincount(index, weights=judged.right), np.bincount(index, weights=judged.scored)
+    right, scored = (
+        np.bincount(index, weights=judged.right),
+        np.bincount(index, weights=judged.scored),
+    )
     agree = np.bincount(index, weights=judged.right == judged.scored)
     shown = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 200)).astype(int))
     return Table(
@@ -371,5 +378,3 @@ def _mean(flags: BoolArray) -> float | None:
 
 def _r(value: float) -> float:
     return round(float(value), 6)
-
-

@@ -109,7 +109,9 @@ def check_masks(run: Run) -> Measured[Masks]:
     if example is not None:
         tables.append(example)
     wrong = sum(c.wrong for c in counts)
-    text = f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
+    text = (
+        f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
+    )
     if wrong:
         text += (
             f" ({metrics.prompt_trained} prompt and {metrics.padding_trained} padding tokens "

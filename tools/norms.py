@@ -29,6 +29,13 @@ class Norms(Dated):
     """The larger of that factor and its inverse."""
     factor_named: float | None
     """That factor where it is a whole number (or inverse) within 6 %."""
+    zero_share: float
+    """Of steps with a learning rate above 0: the norm is exactly 0."""
+    kl_still_share: float | None
+    """Of steps after the fifth with a learning rate above 0: KL to the reference is below 1e-9;
+    None where beta is 0 or no KL is logged."""
+    kl_first: float | None
+    """KL to the reference at step 1, before any update; None where the log begins later."""
     neighbours_still: bool | None
     """KL, entropy, length and reward don't move by more than a fifth across the same step."""
     kl_late: float | None
@@ -69,6 +76,9 @@ def check_norms(run: Run) -> Measured[Norms]:
         shift_factor=None if factor is None else round(factor, 4),
         shift_size=None if factor is None else round(max(factor, 1 / factor), 4),
         factor_named=_named(factor),
+        zero_share=_zero_share(run, signal),
+        kl_still_share=_kl_still(run, kl),
+        kl_first=None if kl is None else kl.at(1),
         neighbours_still=None if at is None else _still(run, int(steps[at])),
         kl_late=_late(kl),
         entropy_late_over_early=_late_over_early(entropy),
@@ -81,6 +91,24 @@ def check_norms(run: Run) -> Measured[Norms]:
     if factor is not None:
         text += f"; level changes by {factor:.2f} at step {metrics.first_bad_step}"
     return Measured(metrics, text, sources=run.sources, signal="level of the gradient norm")
+
+
+def _moving(run: Run, signal: Signal) -> list[bool]:
+    """Whether the learning rate is above 0 (or unknown) at each step of a signal."""
+    rate = run.signals.get("learning_rate")
+    return [rate is None or (rate.at(int(s)) or 0.0) > 0 for s in signal.steps]
+
+
+def _zero_share(run: Run, norm: Signal) -> float:
+    use = np.array(_moving(run, norm))
+    return round(float((norm.values[use] == 0).mean()), 6) if use.any() else 0.0
+
+
+def _kl_still(run: Run, kl: Signal | None) -> float | None:
+    if kl is None or not run.config.number("beta"):
+        return None
+    use = np.array(_moving(run, kl)) & (np.arange(len(kl.values)) >= 5)
+    return round(float((np.abs(kl.values[use]) < 1e-9).mean()), 6) if use.any() else None
 
 
 def _named(factor: float | None) -> float | None:

@@ -65,7 +65,7 @@ def explain_rows(rows: Sequence[Row], marked: BoolArray, others: BoolArray) -> P
 
     Needs 15 rows on each side and a purity of 95 %.
     """
-    a, b = np.flatnonzero(marked), np.flatnonzero(others)
+    a, b = np.flatnonzero(marked).tolist(), np.flatnonzero(others).tolist()
     if len(a) < FEWEST or len(b) < FEWEST:
         return None
     a, b = a[:: max(1, len(a) // 2000)], b[:: max(1, len(b) // 2000)]

@@ -7,7 +7,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Run, Signal
+from firstbad.tools.run import FloatArray, Run, Signal
 from firstbad.tools.stats import first_of_run
 
 RATIO_NOISE = 1e-3
@@ -72,7 +72,9 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         ratio_largest_deviation=_largest(deviation),
         clip_largest=_largest(clip.values if clip else None),
         steps_off_before_update=len(off) if off is not None else None,
-        share_off_before_update=round(len(off) / max(1, len(steps)), 6) if off is not None else None,
+        share_off_before_update=round(len(off) / max(1, len(steps)), 6)
+        if off is not None
+        else None,
         engine_difference_early=_third(engine, 0),
         engine_difference_late=_third(engine, 2),
         engine_difference_growth=_growth(engine),
@@ -106,13 +108,16 @@ def updates_per_batch(run: Run) -> float | None:
     return per_generation * passes / accumulation
 
 
-def _deviation(signals: dict[str, Signal | None]) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
+def _deviation(
+    signals: dict[str, Signal | None],
+) -> FloatArray | None:
     high, low, mean = signals["ratio_max"], signals["ratio_min"], signals["ratio_mean"]
     found = [np.abs(s.values - 1.0) for s in (high, low, mean) if s is not None]
     if not found:
         return None
     n = min(len(f) for f in found)
-    return np.max(np.stack([f[:n] for f in found]), axis=0)
+    largest: FloatArray = np.max(np.stack([f[:n] for f in found]), axis=0)
+    return largest
 
 
 def _off_steps(signals: dict[str, Signal | None]) -> list[int]:
@@ -131,7 +136,7 @@ def _off_steps(signals: dict[str, Signal | None]) -> list[int]:
     return [] if start is None else [s for s in ordered if s >= every[start]]
 
 
-def _largest(values: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> float | None:
+def _largest(values: FloatArray | None) -> float | None:
     return None if values is None or not len(values) else round(float(np.max(values)), 6)
 
 

@@ -41,6 +41,10 @@ class Parts(Dated):
     form_level_first: float | None
     """Weighted level of all other parts, first third."""
     form_level_last: float | None
+    outcome_gain: float | None
+    """Level of the outcome part, last third less first."""
+    form_gain: float | None
+    """Weighted level of the other parts, last third less first."""
     outcome_share_of_spread: float | None
     """Share of the within-group variance of the total that comes from the outcome, last third."""
 
@@ -71,7 +75,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     parts: list[_Part] = []
     nonfinite = 0
     for name in batches[0].rewards:
-        table = []
+        rows_of_part = []
         for batch in batches:
             values = batch.rewards.get(name, np.full(len(batch), np.nan))
             nonfinite += int((~np.isfinite(values)).sum())
@@ -79,8 +83,8 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
             if not len(values):
                 values = np.zeros(1)
             size = float(np.quantile(np.abs(values), 0.95))
-            table.append((values.mean(), values.std(), size, np.abs(values).max()))
-        parts.append(_Part(name, *np.array(table, float).T))
+            rows_of_part.append((values.mean(), values.std(), size, np.abs(values).max()))
+        parts.append(_Part(name, *np.array(rows_of_part, float).T))
     outcome = outcome_part(run, batches)
     constant = _constant(parts, steps, outcome)
     scale, scale_at, scale_name = _scale(parts)
@@ -113,6 +117,8 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         outcome_level_last=_r(main.mean[-third:].mean()) if main else None,
         form_level_first=form_first,
         form_level_last=form_last,
+        outcome_gain=_r(main.mean[-third:].mean() - main.mean[:third].mean()) if main else None,
+        form_gain=None if form_last is None else _r(form_last - (form_first or 0.0)),
         outcome_share_of_spread=_spread_share(run, batches[-third:], outcome),
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
@@ -122,9 +128,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     table = Table(
         title="per step: reward parts",
         columns=("step", *(p.name for p in parts)),
-        rows=tuple(
-            (steps[i], *(round(float(p.mean[i]), 5) for p in parts)) for i in shown
-        ),
+        rows=tuple((steps[i], *(round(float(p.mean[i]), 5) for p in parts)) for i in shown),
         cut_rows=len(steps) - len(shown),
     )
     text = "; ".join(
@@ -218,7 +222,9 @@ def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float 
             ]
         )
         total = variances.sum(axis=0)
-        shares.extend((variances[list(rewards).index(outcome)] / np.maximum(total, 1e-12))[total > 1e-12])
+        shares.extend(
+            (variances[list(rewards).index(outcome)] / np.maximum(total, 1e-12))[total > 1e-12]
+        )
     return _r(float(np.mean(shares))) if shares else None
 
 

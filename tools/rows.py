@@ -46,7 +46,8 @@ def check_rows(run: Run) -> Measured[Rows]:
         raise NoData("no rollouts: per-step completions with their prompts")
     configured = run.config.number("num_generations")
     batches = list(run.rollouts.batches())
-    sizes = np.concatenate([np.bincount(_first_seen(b)) for b in batches]) if batches else []
+    counted = [np.bincount(b.group) for b in batches]
+    sizes = np.concatenate(counted)[np.concatenate(counted) > 0] if counted else np.empty(0, int)
     usual = int(np.bincount(sizes).argmax()) if len(sizes) else None
     expected = int(configured) if configured else usual
     usual_rows = int(np.bincount([len(b) for b in batches]).argmax()) if batches else 0
@@ -93,11 +94,6 @@ def check_rows(run: Run) -> Measured[Rows]:
         sources=run.rollouts.sources,
         signal="rows of a group",
     )
-
-
-def _first_seen(batch: RolloutBatch) -> list[int]:
-    """Group number of each row by prompt and block: a new block of an old prompt is a new group."""
-    return [int(g) for g in batch.group]
 
 
 def _problems(batch: RolloutBatch, expected: int | None, usual_rows: int) -> list[str]:

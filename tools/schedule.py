@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import FloatArray, IntArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 
 JUMP = 1.5
 """Factor between neighbouring steps beyond which a change is no decay."""
@@ -163,9 +163,7 @@ def _largest_jump(rate: FloatArray, steps: FloatArray, warm: float) -> tuple[flo
     return (float(np.exp(size[at])), at + 1) if len(size) and size[at] > 0 else (1.0, None)
 
 
-def _off(
-    rate: FloatArray, expected: FloatArray | None, jump: float, at: int | None
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _off(rate: FloatArray, expected: FloatArray | None, jump: float, at: int | None) -> BoolArray:
     """Steps off the schedule; after a jump, the side that doesn't follow it, else the later one."""
     later = np.zeros(len(rate), bool)
     if jump > JUMP and at is not None:
@@ -174,4 +172,5 @@ def _off(
     if expected is None:
         return later
     scale = np.maximum(expected, 0.02 * expected.max())
-    return np.abs(rate - expected) > 0.05 * scale
+    off: BoolArray = np.abs(rate - expected) > 0.05 * scale
+    return off

@@ -1,4 +1,4 @@
-"""Are the optimizer steps too bold? Signals that run away together, and the first steps of a resume."""
+"""Are the optimizer steps too bold? Signals that run away together, and a jump at a resume."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     change = _entropy_change(entropy)
     lost, lost_at = _lost(reward)
     clip = run.signals.get("clip_frac_total")
-    late = float(np.array_split(clip.values, 3)[2].mean()) if clip and len(clip.values) > 2 else None
+    late = (
+        float(np.array_split(clip.values, 3)[2].mean()) if clip and len(clip.values) > 2 else None
+    )
     updates = updates_per_batch(run)
     resume = _resume(run)
     runaway = (
@@ -133,7 +135,9 @@ def _lost(reward: Signal | None) -> tuple[float | None, int | None]:
     lost = (best - end) / max(1e-9, best - low)
     peak = int(np.argmax(smooth))
     below = np.flatnonzero(smooth[peak:] < best - (best - end) / 2)
-    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]))]) if len(below) else None
+    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]))]) if len(
+        below
+    ) else None
 
 
 def _first(kl: Signal | None, lost_at: int | None) -> int | None:

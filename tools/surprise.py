@@ -258,7 +258,10 @@ def _growth(late: list[_Dump]) -> float | None:
     if len(late) < 4:
         return None
     half = len(late) // 2
-    surprise = [float(np.concatenate([d.surprise for d in part]).mean()) for part in (late[:half], late[half:])]
+    surprise = [
+        float(np.concatenate([d.surprise for d in part]).mean())
+        for part in (late[:half], late[half:])
+    ]
     if abs(surprise[0]) > 0.1:
         return round(surprise[1] / surprise[0], 4)
     gaps = [[g for d in part if (g := _gap(d)) is not None] for part in (late[:half], late[half:])]

@@ -56,9 +56,7 @@ def _step_means(
 ) -> tuple[FloatArray, FloatArray]:
     assert callable(unit)
     pairs = [
-        (float(unit(b).mean()), value)
-        for b in batches
-        if (value := logged.at(b.step)) is not None
+        (float(unit(b).mean()), value) for b in batches if (value := logged.at(b.step)) is not None
     ]
     x, y = zip(*pairs, strict=True) if pairs else ((), ())
     return np.array(x), np.array(y)

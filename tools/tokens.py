@@ -28,19 +28,20 @@ def completion_end(run: Run, capture: Capture) -> End:
     """Find the end of each completion in a capture.
 
     A sampled pad token before the stop is a completion token; padding is what stands after.
-    Where no stop token stands in a row, trailing tokens of the pad id that the completion mask
-    leaves out are padding (a row cut at the cap in a longer batch).
+    Where no stop token stands in a row, trailing tokens of the pad id are padding (a row cut at the
+    cap, in a batch with longer rows).
     """
     ids = np.asarray(capture.arrays["token_id"]).astype(np.int64)
     stops, guessed = _stops(run, capture, ids)
-    is_stop = np.isin(ids, sorted(stops))
-    has = is_stop.any(axis=1)
+    is_stop: BoolArray = np.asarray(np.isin(ids, sorted(stops)))
+    has: BoolArray = np.asarray(is_stop.any(axis=1))
     stop_at = np.where(has, is_stop.argmax(axis=1), -1).astype(np.int64)
     position = np.arange(ids.shape[1])
     real = np.where(has[:, None], position <= stop_at[:, None], True)
     pad = run.vocabulary.pad_id if run.vocabulary else None
     if pad is not None and pad not in stops:
-        trailing = np.flip(np.logical_and.accumulate(np.flip(ids == pad, 1), axis=1), 1)
+        is_pad: BoolArray = np.asarray(ids == pad)
+        trailing = np.flip(np.logical_and.accumulate(np.flip(is_pad, 1), axis=1), 1)
         real &= ~(trailing & ~has[:, None])
     return End(real, stop_at, frozenset(stops), guessed)
 

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from firstbad.agent.memo.plots import Plot, build_plots
 from firstbad.agent.memo.tables import Grid, grid
 from firstbad.agent.memo.text import (
+    LONGEST,
     Cut,
     Md,
     block,
@@ -53,6 +54,8 @@ from firstbad.tools.run import Run
 
 WHY, WHY_NOT = 220, 420
 """Longest reason in the table of layers, of a pass and of anything else; more stands below."""
+COMPLAINT = 240
+"""Longest complaint on the first screen."""
 ROLLOUT = 1200
 """Longest rollout shown."""
 PAIRS = 4
@@ -93,6 +96,17 @@ class Row:
 
 
 @dataclass(frozen=True)
+class RequestView:
+    """Evidence to get; the way to get it is a shell command, or prose with code in backticks."""
+
+    layer: str
+    need: str
+    command: str
+    advice: str
+    decides: str
+
+
+@dataclass(frozen=True)
 class ClauseView:
     """One comparison, both operands shown."""
 
@@ -101,7 +115,8 @@ class ClauseView:
     condition: str
     result: str
     evidence: str
-    bad: bool
+    state: str
+    """`bad` when it speaks against the run, `open` when it leaves the check undecided, or empty."""
 
 
 @dataclass(frozen=True)
@@ -201,10 +216,11 @@ class View:
     headline: str
     cause: str
     wrong: str
+    complaint: str
     facts: tuple[Row, ...]
     actions: tuple[Row, ...]
     caveats: tuple[Row, ...]
-    requests: tuple[Request, ...]
+    requests: tuple[RequestView, ...]
     not_checked: tuple[Row, ...]
     weak: tuple[Row, ...]
     layers: tuple[LayerView, ...]
@@ -312,17 +328,22 @@ def _view(
         headline=verdict.headline,
         cause=leading.cause if leading else "",
         wrong=cause.wrong if cause else "",
+        complaint=brief(verdict.complaint, COMPLAINT),
         facts=tuple(_facts(verdict, leading)),
         actions=tuple(_actions(verdict, leading, cause, evidence)),
         caveats=tuple(_caveats(verdict, leading, cause)),
-        requests=verdict.requests,
+        requests=tuple(_request(r) for r in verdict.requests),
         not_checked=tuple(_not_checked(verdict.not_checked)),
         weak=tuple(_weak(verdict)),
         layers=tuple(_layers(verdict, loaded, evidence)),
         window=_WINDOWS[verdict.window],
         focus_title=_focus_title(verdict),
         focus=tuple(
-            listed[id_] for id_ in focus if id_ in listed and evidence[id_].tool != "read_rollouts"
+            listed[id_]
+            for id_ in focus
+            if id_ in listed
+            and evidence[id_].tool != "read_rollouts"
+            and evidence[id_].status == "measured"
         ),
         plots=build_plots(verdict, evidence, run),
         plots_key=_plots_key(verdict),
@@ -404,7 +425,8 @@ def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
     if leading is not None:
         yield Row("confidence", leading.confidence)
     yield Row("window", verdict.window.replace("_", " "))
-    yield Row("conditional on", ", ".join(verdict.conditional_on) or "nothing")
+    if leading is not None or verdict.conditional_on:
+        yield Row("conditional on", ", ".join(verdict.conditional_on) or "nothing")
 
 
 def _actions(
@@ -475,6 +497,17 @@ def _names(names: Sequence[str]) -> str:
 
 def _blocker(layers: Sequence[LayerResult]) -> str | None:
     return next((r.id for r in layers if r.outcome in ("fail", "inconclusive")), None)
+
+
+def _request(request: Request) -> RequestView:
+    prose = "`" in request.command
+    return RequestView(
+        layer=request.layer,
+        need=request.need,
+        command="" if prose else brief(request.command, LONGEST),
+        advice=request.command if prose else "",
+        decides=request.decides,
+    )
 
 
 def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
@@ -557,14 +590,17 @@ def _clause(clause: Clause) -> ClauseView:
     )
     if isinstance(clause.observed, bool) and clause.op in ("==", "!=") and clause.limit in (0, 1):
         limit = number(bool(clause.limit))
-    bad = clause.held is not False if clause.role != "needs" else clause.held is not True
+    undecided = clause.held is not True if clause.role == "needs" else clause.held is None
+    if clause.role == "doubt_if":
+        undecided = clause.held is not False
+    broken = clause.role == "fail_if" and clause.held is True
     return ClauseView(
         measure=clause.measure,
         observed=observed,
         condition=f"{_PHRASES[clause.role]} {clause.op} {limit}",
         result=_CONDITIONS[clause.role][clause.held],
         evidence=clause.evidence or "",
-        bad=bad,
+        state="bad" if broken else "open" if undecided else "",
     )
 
 
@@ -710,8 +746,6 @@ def _evidence(found: Evidence, verdict: Verdict, first_bad: int | None) -> Evide
 def _about(verdict: Verdict) -> Iterable[Row]:
     yield Row("incident", verdict.incident)
     yield Row("run", f"{verdict.run} ({verdict.framework})")
-    if verdict.complaint:
-        yield Row("complaint", verdict.complaint)
     yield Row(
         "playbook", ", ".join(f"{p.name} {p.digest}" for p in verdict.playbooks)
     )

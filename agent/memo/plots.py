@@ -5,6 +5,7 @@ Points come from the run's signals and from per-step tables of the evidence; not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,16 +48,18 @@ class Panel:
     names: tuple[str, ...]
     under: str = ""
     """Prefix whose signals are drawn too."""
+    words: tuple[str, ...] = ()
+    """Words of a complaint that ask for it, besides the key."""
 
 
 PANELS = (
     Panel("reward", "Reward and its parts", "reward", ("reward_mean",), "reward_part"),
-    Panel("length", "Completion length", "tokens", ("completion_length_mean",)),
+    Panel("length", "Completion length", "tokens", ("completion_length_mean",), words=("long", "short")),
     Panel("kl", "KL divergence", "nats per token", ("kl_ref", "kl_old")),
     Panel("entropy", "Entropy", "nats per token", ("entropy",)),
-    Panel("norm", "Gradient norm", "norm", ("grad_norm_preclip",)),
-    Panel("step_time", "Step time", "seconds", ("step_time",)),
-    Panel("lr", "Learning rate", "learning rate", ("learning_rate",)),
+    Panel("norm", "Gradient norm", "norm", ("grad_norm_preclip",), words=("gradient", "grad")),
+    Panel("step_time", "Step time", "seconds", ("step_time",), words=("slow", "time", "stall")),
+    Panel("lr", "Learning rate", "learning rate", ("learning_rate",), words=("learning",)),
     Panel("loss", "Loss", "loss", ("loss",)),
     Panel("engine", "Log-probability, engine against trainer", "nats", ("logprob_diff_mean",)),
     Panel(
@@ -64,12 +67,13 @@ PANELS = (
         "Share of clipped tokens",
         "share",
         ("clip_frac_total", "clip_frac_high", "clip_frac_low"),
+        words=("clipped", "clipping"),
     ),
     Panel("ratio", "Largest probability ratio", "ratio", ("ratio_max",)),
     Panel("contrast", "Spread of rewards", "reward", ("reward_std",)),
     Panel("zero_std", "Groups with equal rewards", "share", ("frac_zero_variance_groups",)),
     Panel("staleness", "Policy staleness", "versions", ("staleness",)),
-    Panel("truncation", "Answers cut at the cap", "share", ("truncation_rate",)),
+    Panel("truncation", "Answers cut at the cap", "share", ("truncation_rate",), words=("truncated", "cut")),
 )
 _EVERYWHERE = ("reward", "length", "kl", "entropy", "norm", "step_time")
 _BY_LAYER: Mapping[str, tuple[str, ...]] = {
@@ -312,6 +316,8 @@ def _moved(verdict: Verdict, evidence: Mapping[str, Evidence], run: Run) -> Iter
             if id_ in evidence:
                 yield from _panels_of(evidence[id_].signal, run)
         yield from _BY_LAYER.get(leading.layer, ())
+    said = set(re.split(r"[^a-z]+", verdict.complaint.lower()))
+    yield from (p.key for p in PANELS if said & {p.key, *p.words})
     yield from _panels_of(verdict.first_bad.signal, run)
     for found in evidence.values():
         for table in found.tables:

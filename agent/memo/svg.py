@@ -159,7 +159,7 @@ def ticks(low: float, high: float, count: int, *, whole: bool = False) -> list[f
     """Round values inside a span, about `count` of them."""
     raw = (high - low) / max(count, 1)
     size = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * size for m in (1, 2, 2.5, 5, 10) if m * size >= raw * 0.999)
+    step = next(m * size for m in (1, 2, 2.5, 5, 10) if m * size >= raw * 0.7)
     if whole:
         step = max(1.0, float(round(step)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

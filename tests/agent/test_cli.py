@@ -221,13 +221,17 @@ def test_playbook(fb: Fb, book: str, tmp_path: Path) -> None:
     assert json.loads(fb("playbook", "lint", book, "--json")[1])["checks"] == 7
     assert fb("playbook", "show", book)[1] == Path(book).read_text().rstrip("\n") + "\n"
     assert json.loads(fb("playbook", "show", book, "--json")[1])["playbook"]["name"] == "fake"
-    schema = json.loads(fb("playbook", "schema")[1])
-    assert schema["title"] == "Playbook"
     bad = tmp_path / "bad.yaml"
     bad.write_text(Path(book).read_text().replace("read_dial: {name: same}", "raed: {}"))
     code, _, err = fb("playbook", "lint", bad)
     assert code == 2
     assert "no tool `raed`; nearest: read_dial" in err
+
+
+def test_playbook_schema(fb: Fb) -> None:
+    code, out, _ = fb("playbook", "schema")
+    assert code == 0
+    assert json.loads(out)["title"] == "Playbook"
 
 
 def test_runs_show(fb: Fb, make_run: MakeRun) -> None:
@@ -254,6 +258,18 @@ def test_untrusted_names_do_not_reach_the_terminal(fb: Fb, make_run: MakeRun, bo
         assert "\x07" not in out + err
 
 
+def test_names_and_words_that_are_not_unicode_are_shown_escaped(
+    fb: Fb, make_run: MakeRun, book: str
+) -> None:
+    run = make_run("ot\udcffter", judged=3)
+    code, out, _ = fb("investigate", run, "fell \udcfe at 4", "--playbook", book, "--json")
+    assert code == 1
+    (row,) = json.loads(fb("incidents", "ls", "--json")[1])["incidents"]
+    assert row["run"].endswith("ot\\udcffter")
+    assert row["complaint"] == "fell ? at 4"
+    assert fb("verify", json.loads(out)["incident"])[0] == 0
+
+
 @pytest.mark.parametrize(
     ("args", "run", "complaint"),
     [
@@ -263,6 +279,8 @@ def test_untrusted_names_do_not_reach_the_terminal(fb: Fb, make_run: MakeRun, bo
         (["heron", "collapsed"], "heron", "collapsed"),
         (["trl:heron", "奖励/回报下降"], "trl:heron", "奖励/回报下降"),
         (["mlflow:abc123"], "mlflow:abc123", ""),
+        (["heron", "NaN/Inf"], "heron", "NaN/Inf"),
+        (["heron", "kl:exploded"], "heron", "kl:exploded"),
     ],
 )
 def test_run_and_complaint_are_told_apart(args: list[str], run: str | None, complaint: str) -> None:

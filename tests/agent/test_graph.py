@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -233,12 +235,21 @@ def test_the_run_is_called_what_the_user_called_it(
     assert found.incident.record().run_at == str(run)
 
 
-def test_nothing_is_sent_to_a_tracing_service(
-    book: str, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_sent_to_a_tracing_service_of_the_user(
+    firstbad_process: Callable[..., subprocess.Popen[str]], book: str, make_run: MakeRun
 ) -> None:
-    monkeypatch.setenv("LANGSMITH_TRACING", "true")
-    monkeypatch.setenv("LANGSMITH_API_KEY", "key")
-    investigate(str(make_run()), playbook=book)
-    from langsmith.utils import tracing_is_enabled
-
-    assert not tracing_is_enabled()
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        service.settimeout(0.5)
+        process = firstbad_process(
+            "investigate",
+            str(make_run()),
+            "--playbook",
+            book,
+            LANGSMITH_TRACING="true",
+            LANGSMITH_ENDPOINT=f"http://127.0.0.1:{service.getsockname()[1]}",
+            LANGSMITH_API_KEY="key",
+        )
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+        with pytest.raises(TimeoutError):
+            service.accept()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from firstbad.agent import incident as incidents
+from firstbad.agent.files import write_atomic
 from firstbad.tools.errors import UserError
 
 RECORD: dict[str, Any] = {
@@ -80,10 +81,12 @@ def test_a_folder_that_cannot_be_written_to_is_said_plainly(tmp_path: Path) -> N
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    incidents.write_atomic(path, "old")
+    write_atomic(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        incidents.write_atomic(path, "new" * 10_000 + "\udcff")
+        write_atomic(path, "new" * 10_000 + "\udcff")
     assert path.read_text() == "old"
+    with pytest.raises(UserError, match="can't be written: no such file"):
+        write_atomic(tmp_path / "none" / "a.json", "x")
 
 
 def test_events_are_lines_of_json(tmp_path: Path) -> None:

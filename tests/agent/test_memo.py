@@ -838,7 +838,7 @@ def memo_with(text: str) -> Memo:
 
 HARMLESS_TAGS = frozenset(
     "html head meta title style body header main section footer div span p h1 h2 h3 h4 ul li dl dt dd "
-    "table thead tbody tr th td details summary pre code b a figure figcaption svg desc path rect "
+    "table thead tbody tr th td details summary pre code b br a figure figcaption svg desc path rect "
     "text".split()
 )
 

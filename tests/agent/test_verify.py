@@ -10,6 +10,7 @@ import pytest
 from firstbad.agent.incident import Incident
 from firstbad.agent.investigate import Finished, Waiting, investigate
 from firstbad.agent.verify import verify
+from firstbad.playbooks.loader import load
 from firstbad.playbooks.results import Waiver
 from firstbad.tools.errors import UserError
 
@@ -45,8 +46,11 @@ def test_waived_and_rewalked_incidents_are_equal(look: Look, make_run: MakeRun, 
     first = look(make_run(same="missing", tails=2))
     look(resume=first.incident.id, waivers=[Waiver(layer="probability", reason="by hand")])
     assert verify(first.incident.id).differences == ()
-    waiting = investigate(str(make_run()), playbook=book, interactive=True)
-    assert isinstance(waiting, Waiting | Finished)
+    asked = investigate(str(make_run(same="missing")), playbook=book, interactive=True)
+    assert isinstance(asked, Waiting)
+    answered = investigate(resume=asked.incident.id, answer={"waive": "by hand"})
+    assert isinstance(answered, Finished)
+    assert verify(answered.incident.id).differences == ()
 
 
 def test_a_broken_tool_breaks_in_the_same_way_again(look: Look, make_run: MakeRun) -> None:
@@ -143,6 +147,12 @@ def test_a_run_that_was_moved_is_said_or_given(incident: Incident, tmp_path: Pat
     with pytest.raises(UserError, match="does not exist"):
         verify(incident.id)
     assert verify(incident.id, run=str(tmp_path / "otter")).differences == ()
+
+
+def test_another_playbook_leaves_the_measurements_to_compare(incident: Incident, book: str) -> None:
+    Path(book).write_text(Path(book).read_text().replace("a walk over dials", "another walk"))
+    load.cache_clear()
+    assert places(incident) == [("playbook", "fake: digest")]
 
 
 def test_an_unfinished_incident_is_said(look: Look, make_run: MakeRun) -> None:

@@ -14,7 +14,8 @@ from firstbad.tools.readers.log import Log, number, step_number
 from firstbad.tools.run import Event
 
 _NAME = r"(?:.*/)?trainer_state\.json"
-_END_KEYS = {
+_STEP = frozenset({"step"})
+_END_KEYS = _STEP | {
     "train_runtime",
     "train_samples_per_second",
     "train_steps_per_second",
@@ -115,15 +116,8 @@ def _rows(root: Root, state: _State, settings: Row) -> list[Row]:
 
 def _add(log: Log, row: Row) -> None:
     step = step_number(row.get("step"))
-    if step is None:
-        return
-    if _is_end(row):
-        left_out = _END_KEYS | {"step", "epoch"}
-    elif any(key.startswith("eval_") for key in row):
-        left_out = {"step", "epoch"}  # the training row of this step has them
-    else:
-        left_out = {"step"}
-    log.add(step, {key: value for key, value in row.items() if key not in left_out})
+    if step is not None:
+        log.add(step, row, _END_KEYS if _is_end(row) else _STEP)
 
 
 def _is_end(row: Row) -> bool:
@@ -147,7 +141,7 @@ def _inside(history: History, file: File, rows: Sequence[Row]) -> None:
             _resume(history, step, f"epoch goes back from {epoch_before:g} to {epoch:g}", file)
         if _is_end(row):
             ended_at = step
-            told = ", ".join(f"{key}={row[key]}" for key in sorted(_END_KEYS & row.keys()))
+            told = ", ".join(f"{key}={row[key]}" for key in sorted(_END_KEYS & row.keys() - _STEP))
             history.events.append(Event("end", step, f"training ended: {told}", file.name))
         step_before = step
         epoch_before = epoch_before if epoch is None else epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,15 +48,17 @@ class Series:
     values: list[float] = field(default_factory=list)
 
     def merged(self) -> tuple[IntArray, FloatArray, int]:
-        """Ascending unique steps, the value read last at each, and how many were replaced."""
+        """Ascending unique steps, the value read last at each, and how many others it replaced."""
         steps = np.array(self.steps, np.int64)
         values = np.array(self.values, np.float64)
         if len(steps) < 2 or bool(np.all(steps[1:] > steps[:-1])):
             return steps, values, 0
         order = np.argsort(steps, kind="stable")
         steps, values = steps[order], values[order]
-        last = np.append(steps[1:] != steps[:-1], True)
-        return steps[last], values[last], int(len(steps) - last.sum())
+        again = steps[1:] == steps[:-1]
+        same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+        last = np.append(~again, True)
+        return steps[last], values[last], int((again & ~same).sum())
 
 
 class Log:
@@ -68,14 +70,16 @@ class Log:
         self.not_numbers: set[str] = set()
         """Keys with a value that was neither a number nor missing."""
 
-    def add(self, step: int, row: Mapping[str, object]) -> None:
-        """Add the numbers of one row."""
+    def add(self, step: int, row: Mapping[str, object], skip: Collection[str] = ()) -> None:
+        """Add the numbers of one row, without the keys of `skip`."""
         series = self.series
         for key, value in row.items():
             found = value if type(value) is float else number(value)
             if found is None:
                 if value is not None and value != "":
                     self.not_numbers.add(key)
+                continue
+            if key in skip:
                 continue
             own = series.get(key)
             if own is None:
@@ -114,14 +118,14 @@ class Log:
         `only_new_steps` leaves out steps at which this log has anything at all.
         """
         taken, keys = 0, set()
-        have = self.steps() if only_new_steps else set()
+        everywhere = np.array(sorted(self.steps()) if only_new_steps else [], np.int64)
         for key, series in other.series.items():
-            own = self.series.get(key)
-            skip = have if own is None else have.union(own.steps)
-            both = zip(series.steps, series.values, strict=True)
-            if new := [(step, value) for step, value in both if step not in skip]:
-                self.add_series(key, *zip(*new, strict=True))
-                taken += len(new)
+            own = self.series.get(key, Series())
+            steps = np.array(series.steps, np.int64)
+            new = ~np.isin(steps, np.concatenate([everywhere, np.array(own.steps, np.int64)]))
+            if count := int(new.sum()):
+                self.add_series(key, steps[new].tolist(), np.array(series.values)[new].tolist())
+                taken += count
                 keys.add(key)
         return taken, keys
 

@@ -34,9 +34,8 @@ def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
             known[name] = _sum(name, [unknown[part] for part in parts])
     replaced = sum(series.merged()[2] for series in log.series.values())
     if replaced:
-        notes.append(
-            Note("duplicates", f"{replaced:,} values were logged again at the same step: last kept")
-        )
+        text = f"{replaced:,} values were followed by another at the same step: the last counts"
+        notes.append(Note("duplicates", text))
     return Signals(dict(sorted(known.items())), dict(sorted(unknown.items()))), tuple(notes)
 
 
