@@ -63,7 +63,8 @@ def investigate(
                 on_progress=on_progress,
             )
         while isinstance(found, work.Waiting):
-            answer = _put(found.question)
+            with work.stoppable(found.incident):
+                answer = _put(found.question)
             with watching() as on_progress:
                 found = work.investigate(
                     resume=str(found.incident.folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +84,23 @@ def _steps(steps: Iterable[Any]) -> dict[str, Any]:
     }
 
 
+def repeated(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Steps, kind and text; events that differ in their numbers alone become one line."""
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for event in events:
+        key = (event["kind"], re.sub(r"\d+", "0", event["text"]))
+        alike.setdefault(key, []).append(event)
+    rows = []
+    for (kind, _), same in alike.items():
+        steps = [e["step"] for e in same if e["step"] is not None]
+        when = "?" if not steps else str(steps[0])
+        if len(set(steps)) > 1:
+            when = f"{min(steps)} to {max(steps)}"
+        times = f" ({len(same)} times alike)" if len(same) > 1 else ""
+        rows.append((when, kind, same[0]["text"] + times))
+    return rows
+
+
 def _print(found: dict[str, Any]) -> None:
     from firstbad.agent.console import paint, table
     from firstbad.agent.plain import plain
@@ -127,7 +145,7 @@ def _print(found: dict[str, Any]) -> None:
     _section("Signals", table(rows), paint)
     _section(
         "Events",
-        table([(clean(e["step"]) or "?", e["kind"], clean(e["text"])) for e in found["events"]]),
+        table([(when, kind, clean(text)) for when, kind, text in repeated(found["events"])]),
         paint,
     )
     _section("Notes", table([(n["code"], clean(n["text"])) for n in found["notes"]]), paint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsons
 from typing import Annotated
 
 import typer
@@ -32,9 +33,9 @@ def verify(
     else:
         for each in found.differences:
             say(plain(f"{each.place}  {each.field}"))
-            say(plain(f"    stored      {each.stored}", one_line=True))
-            say(plain(f"    recomputed  {each.recomputed}", one_line=True))
+            say(plain(f"    stored      {jsons.dumps(each.stored, ensure_ascii=False)}"))
+            say(plain(f"    recomputed  {jsons.dumps(each.recomputed, ensure_ascii=False)}"))
         counted = f"{found.evidence} pieces of evidence, {found.numbers} numbers"
-        verdict = f"{len(found.differences)} differences" if found.differences else "all equal"
+        verdict = f"{len(found.differences)} different" if found.differences else "all equal"
         say(f"{verdict}: {counted}, the verdict and the memo recomputed")
     raise typer.Exit(DIFFERS if found.differences else 0)

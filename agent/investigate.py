@@ -91,7 +91,7 @@ def investigate(
         if ref is not None or complaint or step is not None:
             raise UserError("--resume goes on with what was asked; give no run, complaint or step")
         incident, run = incidents.find(resume, out), None
-    with incident.lock(), _stoppable(incident):
+    with incident.lock(), stoppable(incident):
         if resume is not None:
             _add_waivers(incident, waivers)
             incident.log("resumed")
@@ -209,7 +209,8 @@ def versions() -> dict[str, str]:
 
 
 @contextmanager
-def _stoppable(incident: Incident) -> Iterator[None]:
+def stoppable(incident: Incident) -> Iterator[None]:
+    """An interrupt from the keyboard becomes a line that says how to go on."""
     try:
         yield
     except KeyboardInterrupt as stop:

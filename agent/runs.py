@@ -47,9 +47,9 @@ def looks_like_run(text: str) -> bool:
 def absolute(ref: str) -> str:
     """The same run for a process in another folder: paths absolute, other names kept."""
     prefix, rest = _parts(ref)
-    place = Path(rest).expanduser()
-    if not _exists(rest):
+    if prefix == DEMO or not _exists(rest):
         return ref
+    place = Path(rest).expanduser()
     return f"{prefix}:{place.resolve()}" if prefix else str(place.resolve())
 
 

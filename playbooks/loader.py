@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from firstbad.playbooks.causes import causes
+from firstbad.playbooks.causes import SAFE, causes
 from firstbad.playbooks.model import Bounds, Call, Check, Layer, Playbook, Setting
 from firstbad.playbooks.results import PlaybookRef
 from firstbad.tools.errors import UserError
@@ -85,7 +85,7 @@ def parse(raw: bytes, path: str) -> Playbook:
         UserError: not YAML, or not of the form of `firstbad.playbooks.model`.
     """
     try:
-        return Playbook.model_validate(yaml.safe_load(raw))
+        return Playbook.model_validate(yaml.load(raw, Loader=SAFE))
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
     except ValidationError as error:

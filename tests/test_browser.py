@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.timeout(300)]
 
 
 def test_memo_of_the_demo_renders(chromium: str, tmp_path: Path) -> None:
@@ -28,4 +28,4 @@ def test_memo_of_the_demo_renders(chromium: str, tmp_path: Path) -> None:
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     assert not console
     assert "<h1" in done.stdout
-    assert 'class="main-svg"' in done.stdout, "no plot was drawn"
+    assert "<svg" in done.stdout, "no plot was drawn"

@@ -243,7 +243,10 @@ def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
         score = batch.rewards.get(name)
         if score is None or batch.gold is None:
             continue
-        others = [v for n, v in batch.rewards.items() if n != name]
+        form_low = np.zeros(len(batch), bool)
+        for part, values in batch.rewards.items():
+            if part != name and np.isfinite(values).any():
+                form_low |= values < np.nanmax(values) - 1e-6
         is_top = _is_top(score, top)
         for i, gold in enumerate(batch.gold):
             if gold is None or not np.isfinite(score[i]):
@@ -252,7 +255,7 @@ def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
             steps.append(batch.step)
             right.append(answer is not None and answer == normalise(gold))
             scored.append(bool(is_top[i]))
-            low.append(any(v[i] < np.nanmax(v) - 1e-6 for v in others if np.isfinite(v[i])))
+            low.append(bool(form_low[i]))
             order.append(i)
             rows.append((batch, i))
     return _Judged(

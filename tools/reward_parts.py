@@ -82,8 +82,9 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
             values = values[np.isfinite(values)]
             if not len(values):
                 values = np.zeros(1)
-            size = float(np.quantile(np.abs(values), 0.95))
-            rows_of_part.append((values.mean(), values.std(), size, np.abs(values).max()))
+            ranked = np.sort(np.abs(values))
+            size = ranked[int(0.95 * (len(ranked) - 1))]
+            rows_of_part.append((values.mean(), values.std(), size, ranked[-1]))
         parts.append(_Part(name, *np.array(rows_of_part, float).T))
     outcome = outcome_part(run, batches)
     constant = _constant(parts, steps, outcome)

@@ -99,6 +99,16 @@ class RolloutBatch:
         """Number of rows."""
         return len(self.completions)
 
+    @cached_property
+    def words(self) -> FloatArray:
+        """(R,) words of each completion."""
+        return np.array([len(text.split()) for text in self.completions], np.float64)
+
+    @cached_property
+    def characters(self) -> FloatArray:
+        """(R,) characters of each completion."""
+        return np.array([len(text) for text in self.completions], np.float64)
+
 
 class Rollouts:
     """Rollouts by step, read when asked for; a bounded number of batches is kept."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from firstbad.tools.run import FloatArray, RolloutBatch, Run, Signal
@@ -19,7 +21,7 @@ class TokenCounts:
         """Calibrate on the steps given."""
         self.agreement: float | None = None
         """Correlation of the estimated step means with the logged ones."""
-        self._unit = _words
+        self._unit: Unit = _words
         self._line = (1.0, 0.0)
         logged = run.signals.get("completion_length_mean")
         if logged is None or len(batches) < 3:
@@ -44,17 +46,19 @@ class TokenCounts:
 
 
 def _words(batch: RolloutBatch) -> FloatArray:
-    return np.array([len(text.split()) for text in batch.completions], float)
+    return batch.words
 
 
 def _characters(batch: RolloutBatch) -> FloatArray:
-    return np.array([len(text) for text in batch.completions], float)
+    return batch.characters
+
+
+Unit = Callable[[RolloutBatch], FloatArray]
 
 
 def _step_means(
-    batches: list[RolloutBatch], unit: object, logged: Signal
+    batches: list[RolloutBatch], unit: Unit, logged: Signal
 ) -> tuple[FloatArray, FloatArray]:
-    assert callable(unit)
     pairs = [
         (float(unit(b).mean()), value) for b in batches if (value := logged.at(b.step)) is not None
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup
 
 from firstbad.agent.memo.svg import Chart, Marker, Series, draw, legend
-from firstbad.agent.memo.text import is_step, number, one_line
+from firstbad.agent.memo.text import brief, is_step, number, one_line
 from firstbad.playbooks.results import Onset, Verdict
 from firstbad.tools.evidence import Evidence, Table
 from firstbad.tools.run import FloatArray, Run, Signal
@@ -54,7 +54,13 @@ class Panel:
 
 PANELS = (
     Panel("reward", "Reward and its parts", "reward", ("reward_mean",), "reward_part"),
-    Panel("length", "Completion length", "tokens", ("completion_length_mean",), words=("long", "short")),
+    Panel(
+        "length",
+        "Completion length",
+        "tokens",
+        ("completion_length_mean",),
+        words=("long", "short"),
+    ),
     Panel("kl", "KL divergence", "nats per token", ("kl_ref", "kl_old")),
     Panel("entropy", "Entropy", "nats per token", ("entropy",)),
     Panel("norm", "Gradient norm", "norm", ("grad_norm_preclip",), words=("gradient", "grad")),
@@ -73,7 +79,13 @@ PANELS = (
     Panel("contrast", "Spread of rewards", "reward", ("reward_std",)),
     Panel("zero_std", "Groups with equal rewards", "share", ("frac_zero_variance_groups",)),
     Panel("staleness", "Policy staleness", "versions", ("staleness",)),
-    Panel("truncation", "Answers cut at the cap", "share", ("truncation_rate",), words=("truncated", "cut")),
+    Panel(
+        "truncation",
+        "Answers cut at the cap",
+        "share",
+        ("truncation_rate",),
+        words=("truncated", "cut"),
+    ),
 )
 _EVERYWHERE = ("reward", "length", "kl", "entropy", "norm", "step_time")
 _BY_LAYER: Mapping[str, tuple[str, ...]] = {
@@ -112,7 +124,9 @@ def _shows_only(chart: Chart, names: set[str]) -> bool:
 
 def _drawn(chart: Chart, source: str) -> Plot:
     several = len(chart.series) > 1
-    return Plot(chart.title, draw(chart), legend(chart.series) if several else None, chart.wide, source)
+    return Plot(
+        chart.title, draw(chart), legend(chart.series) if several else None, chart.wide, source
+    )
 
 
 # ------------------------------------------------------------------------------------------ window
@@ -149,9 +163,7 @@ def _bracket(onset: Onset) -> tuple[float, float] | None:
 # ------------------------------------------------------------------------------------------ tables
 
 
-def _from_tables(
-    verdict: Verdict, evidence: Mapping[str, Evidence]
-) -> Iterator[tuple[Chart, str]]:
+def _from_tables(verdict: Verdict, evidence: Mapping[str, Evidence]) -> Iterator[tuple[Chart, str]]:
     leading = verdict.leading
     cited = leading.supports if leading else ()
     layer = [
@@ -185,7 +197,8 @@ def table_chart(table: Table, verdict: Verdict) -> Chart | None:
     if not drawn:
         return None
     series = tuple(
-        Series(name, *columns[name], colour=i) for i, name in enumerate(drawn[:MOST_SERIES])
+        Series(brief(name, 60), *columns[name], colour=i)
+        for i, name in enumerate(drawn[:MOST_SERIES])
     )
     about = f"{title}, step by step: {', '.join(drawn)}."
     label = drawn[0] if len(drawn) == 1 else _common_unit(drawn)
@@ -271,7 +284,9 @@ _COUNTS = ("n", "rows", "samples", "count", "groups", "tokens")
 
 def _alike(columns: Columns) -> list[str]:
     """Columns that may share an axis: the first that is no count, and those of like size."""
-    names = [n for n in columns if n.lower() not in _COUNTS and not n.lower().startswith(("n ", "n_"))]
+    names = [
+        n for n in columns if n.lower() not in _COUNTS and not n.lower().startswith(("n ", "n_"))
+    ]
     if not names:
         return []
     size = _size(columns[names[0]][1])
@@ -345,7 +360,7 @@ def _signals_of(panel: Panel, run: Run) -> list[tuple[str, Signal]]:
 def _signal_chart(panel: Panel, signals: Sequence[tuple[str, Signal]], verdict: Verdict) -> Chart:
     series = tuple(
         Series(
-            one_line(name).replace("_", " "),
+            brief(name, 60).replace("_", " "),
             signal.steps.astype(np.float64),
             signal.values,
             colour=i,
@@ -360,5 +375,5 @@ def _signal_chart(panel: Panel, signals: Sequence[tuple[str, Signal]], verdict: 
 
 
 def _sentence(title: str) -> str:
-    line = one_line(title).removeprefix("per step: ")
+    line = brief(one_line(title).removeprefix("per step: "), 100)
     return line[:1].upper() + line[1:]

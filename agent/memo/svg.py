@@ -184,7 +184,9 @@ def _grid(
             Markup(
                 '<path class="grid" d="M{0} {1}H{2}"/>'
                 '<text class="tick" x="{3}" y="{4}" text-anchor="end">{5}</text>'
-            ).format(_px(LEFT), y, _px(width - RIGHT), _px(LEFT - 7), _px(y_axis.at(value) + 4), label)
+            ).format(
+                _px(LEFT), y, _px(width - RIGHT), _px(LEFT - 7), _px(y_axis.at(value) + 4), label
+            )
         )
     bottom = height - BOTTOM
     count = 10 if chart.wide else 6
@@ -318,10 +320,9 @@ def _line(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
     path = "M" + "L".join(f"{_px(a)} {_px(b)}" for a, b in zip(x[keep], y[keep], strict=True))
     dense = " dense" if len(series.x) > 400 else ""
     dashed = " dashed" if series.dashed else ""
-    parts = Markup('<path class="line c{}{}{}" d="{}"/>').format(
+    return Markup('<path class="line c{}{}{}" d="{}"/>').format(
         series.colour, dense, dashed, path if keep.sum() > 1 else path + "h0.01"
     )
-    return parts
 
 
 def _points(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:

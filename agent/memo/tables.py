@@ -39,8 +39,13 @@ class Grid:
     """What is not shown, in words; empty when all is."""
 
 
-def grid(table: Table, *, first_bad: int | None = None, most: int = 10) -> Grid:
-    """Up to `most` rows of a table; of a per-step table those around the first bad step."""
+def grid(
+    table: Table, first_bad: int | None = None, *, is_bad: bool = True, most: int = 10
+) -> Grid:
+    """Up to `most` rows of a table; of a per-step table those around the first bad step.
+
+    Rows from that step on are marked when `is_bad`.
+    """
     per_step = bool(table.columns) and is_step(table.columns[0])
     chosen = _around(table.rows, first_bad, most) if per_step else range(min(len(table.rows), most))
     rows = [table.rows[i] for i in chosen]
@@ -54,7 +59,7 @@ def grid(table: Table, *, first_bad: int | None = None, most: int = 10) -> Grid:
             for name, cells in zip(table.columns, columns, strict=True)
         ),
         rows=tuple(zip(*columns, strict=True)),
-        marked=tuple(per_step and _is_bad(row[0], first_bad) for row in rows),
+        marked=tuple(is_bad and per_step and _is_bad(row[0], first_bad) for row in rows),
         left_out=_left_out(len(rows), len(table.rows), table.cut_rows),
     )
 
@@ -75,9 +80,7 @@ def _column(values: Sequence[Scalar], step: bool) -> list[Cell]:
     ]
 
 
-def _around(
-    rows: Sequence[Sequence[Scalar]], first_bad: int | None, most: int
-) -> range:
+def _around(rows: Sequence[Sequence[Scalar]], first_bad: int | None, most: int) -> range:
     if len(rows) <= most:
         return range(len(rows))
     at = next((i for i, row in enumerate(rows) if _is_bad(row[0], first_bad)), None)

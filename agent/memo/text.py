@@ -86,7 +86,9 @@ def column(values: Sequence[float], *, digits: int = 4) -> list[str]:
     small = 0.5 * 10.0**-decimals
     if decimals > 8 or max(sizes) >= 1e9 or any(s < small for s in sizes):
         return [number(float(v), digits=digits) for v in values]
-    while decimals and all(float(f"{v:.{decimals}f}") == float(f"{v:.{decimals - 1}f}") for v in values):
+    while decimals and all(
+        float(f"{v:.{decimals}f}") == float(f"{v:.{decimals - 1}f}") for v in values
+    ):
         decimals -= 1
     return [f"{0.0 if round(v, decimals) == 0 else v:,.{decimals}f}" for v in values]
 
@@ -167,7 +169,12 @@ def markdown(text: str) -> Md:
         parts += (_prose(line[at : found.start()]), code(found[1]))
         at = found.end()
     parts.append(_prose(line[at:]))
-    return Md(_OPENS_BLOCK.sub(_defuse, _joined(parts)))
+    return _guarded(_joined(parts))
+
+
+def _guarded(line: str) -> Md:
+    """A line that opens no heading, quote or list."""
+    return Md(_OPENS_BLOCK.sub(_defuse, line))
 
 
 def _defuse(match: re.Match[str]) -> str:
@@ -198,7 +205,7 @@ def code(text: str) -> Md:
     """A code span, fenced by more backticks than it holds; fit for a table cell."""
     line = brief(text, LONGEST)
     if "|" in line or not line:  # parsers differ on a pipe in code in a table
-        return Md(_prose(line))
+        return _guarded(_prose(line))
     fence = "`" * (_longest_run(line) + 1)
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
     return Md(f"{fence}{pad}{line}{pad}{fence}")
@@ -218,7 +225,7 @@ def _longest_run(text: str) -> int:
 # ------------------------------------------------------------------------------------------- HTML
 
 
-def rich(text: str, evidence: Mapping[str, object] = {}) -> Markup:  # noqa: B006  read only
+def rich(text: str, evidence: Mapping[str, object] = {}) -> Markup:
     """One line of prose as HTML; pairs of backticks become code, known evidence ids links."""
     line = brief(text, LONGEST)
     parts: list[Markup] = []
@@ -238,7 +245,8 @@ def code_html(text: str) -> Markup:
 def _linked(text: str, evidence: Mapping[str, object]) -> Markup:
     pieces = re.split(r"\b(E\d+)\b", text)
     return Markup("").join(
-        Markup('<a href="#{0}">{0}</a>').format(piece) if i % 2 and piece in evidence
+        Markup('<a href="#{0}">{0}</a>').format(piece)
+        if i % 2 and piece in evidence
         else escape(piece)
         for i, piece in enumerate(pieces)
     )

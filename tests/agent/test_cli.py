@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from firstbad import __version__
-from firstbad.agent import cli, cli_investigate, incident, runs
+from firstbad.agent import cli, cli_investigate, cli_runs, incident, runs
 from firstbad.playbooks.results import Verdict
 
 MakeRun = Callable[..., Path]
@@ -172,6 +172,20 @@ def test_ask_puts_the_question_on_standard_error(
     assert [w["reason"] for w in json.loads(out)["waivers"]] == (["I looked"] if code == 0 else [])
 
 
+def test_ctrl_c_at_the_question_says_how_to_go_on(
+    fb: Fb, make_run: MakeRun, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Keyboard:
+        def readline(self) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", Keyboard())
+    code, out, err = fb("investigate", make_run(same="missing"), "--playbook", book, "--ask")
+    (made,) = incident.listing()
+    assert (code, out) == (2, "")
+    assert err.endswith(f"firstbad investigate --resume {made.id}\n")
+
+
 def test_out_puts_the_incident_elsewhere(
     fb: Fb, make_run: MakeRun, book: str, tmp_path: Path, home: Path
 ) -> None:
@@ -245,6 +259,20 @@ def test_runs_show(fb: Fb, make_run: MakeRun) -> None:
     assert "checkpoints  none" in out
 
 
+def test_events_that_say_the_same_are_one_line() -> None:
+    events: list[dict[str, Any]] = [
+        {"kind": "warning", "step": 66, "text": "01:30:01 verifier deadline exceeded"},
+        {"kind": "end", "step": 70, "text": "done"},
+        {"kind": "warning", "step": 67, "text": "01:30:02 verifier deadline exceeded"},
+        {"kind": "error", "step": None, "text": "killed"},
+    ]
+    assert cli_runs.repeated(events) == [
+        ("66 to 67", "warning", "01:30:01 verifier deadline exceeded (2 times alike)"),
+        ("70", "end", "done"),
+        ("?", "error", "killed"),
+    ]
+
+
 def test_untrusted_names_do_not_reach_the_terminal(fb: Fb, make_run: MakeRun, book: str) -> None:
     run = make_run("otter\x1b[2J", judged=3)
     for args in (
@@ -302,6 +330,7 @@ def test_demo_shows_a_shipped_run_and_ends_well(
         return look(*args, **kwargs, playbook=book)
 
     monkeypatch.setattr(work, "investigate", by_fake_playbook)
+    monkeypatch.chdir(run.parent)  # a folder of the same name is not meant
     code, out, _ = fb("demo")
     assert code == 0
     assert out.startswith('$ firstbad investigate demo:heron "reward fell at step 4"\n\nINCIDENT')

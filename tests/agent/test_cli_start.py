@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 import firstbad
 from firstbad.agent.investigate import Finished
 
@@ -45,11 +43,6 @@ def loaded(*args: str) -> set[str]:
     code, modules = json.loads(done.stdout.splitlines()[-1])
     assert code == 0, done.stderr
     return set(modules)
-
-
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["investigate", "--help"]])
-def test_help_is_quick(args: list[str]) -> None:
-    assert not loaded(*args) & {*HEAVY, "yaml"}
 
 
 def test_old_results_are_shown_without_the_libraries_that_made_them(

@@ -837,9 +837,12 @@ def memo_with(text: str) -> Memo:
 
 
 HARMLESS_TAGS = frozenset(
-    "html head meta title style body header main section footer div span p h1 h2 h3 h4 ul li dl dt dd "
-    "table thead tbody tr th td details summary pre code b br a figure figcaption svg desc path rect "
-    "text".split()
+    re.findall(
+        r"\w+",
+        """html head meta title style body header main section footer div span p h1 h2 h3 h4
+        ul li dl dt dd table thead tbody tr th td details summary pre code b br a figure figcaption
+        svg desc path rect text""",
+    )
 )
 
 
@@ -903,7 +906,7 @@ def test_template_syntax_in_text_is_not_run() -> None:
     assert "1337" not in made.html + made.markdown
 
 
-# ---------------------------------------------------------------------------------- strict templates
+# --------------------------------------------------------------------------------- strict templates
 
 
 def test_unknown_names_in_templates_are_errors() -> None:

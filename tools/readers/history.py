@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
@@ -72,11 +73,9 @@ def read_history(root: Root) -> History:
         if not newest.body().startswith(state.body()):
             older.append((state.file, _rows(root, state, {})))
     for file, found in older:
-        for row in found:
-            _add(history.log, row)
+        _add(history.log, found)
         _compare(history, file, found, newest.file, rows)
-    for row in rows:
-        _add(history.log, row)
+    _add(history.log, rows)
     _inside(history, newest.file, rows)
     return history
 
@@ -114,10 +113,11 @@ def _rows(root: Root, state: _State, settings: Row) -> list[Row]:
     return [row for row in history if isinstance(row, dict)]
 
 
-def _add(log: Log, row: Row) -> None:
-    step = step_number(row.get("step"))
-    if step is not None:
-        log.add(step, row, _END_KEYS if _is_end(row) else _STEP)
+def _add(log: Log, rows: Sequence[Row]) -> None:
+    found = [(step, row) for row in rows if (step := step_number(row.get("step"))) is not None]
+    for ended, part in groupby(found, key=lambda item: _is_end(item[1])):
+        steps, own = zip(*part, strict=True)
+        log.add_rows(steps, own, _END_KEYS if ended else _STEP)
 
 
 def _is_end(row: Row) -> bool:

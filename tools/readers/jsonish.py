@@ -62,15 +62,27 @@ def parse_object(data: bytes, name: str) -> dict[str, object]:
 
 def lines(text: str) -> Iterator[tuple[int, dict[str, object] | None]]:
     """Objects of a JSON-lines text with their line numbers; None for a line that is none."""
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.strip("\r\0 \t")
-        if not line:
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            value = None
+    numbered = [
+        (number, line)
+        for number, raw in enumerate(text.split("\n"), 1)
+        if (line := raw.strip("\r\0 \t"))
+    ]
+    try:
+        # One parse of all lines is much faster than a parse of each.
+        values = json.loads("[" + ",".join(line for _, line in numbered) + "]")
+    except (ValueError, RecursionError):
+        values = ()
+    whole = len(values) == len(numbered)
+    for i, (number, line) in enumerate(numbered):
+        value = values[i] if whole else _one(line)
         yield number, value if isinstance(value, dict) else None
+
+
+def _one(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def salvage_rows(text: str, key: str) -> list[dict[str, object]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import cast
 
 import numpy as np
 
 from firstbad.tools.run import FloatArray, IntArray
 
 _MAX_STEP = 2**62
+_MANY = 8
 
 
 def number(value: object) -> float | None:
@@ -28,6 +31,20 @@ def number(value: object) -> float | None:
         except ValueError:
             return None
     return None
+
+
+def _floats(values: list[object]) -> list[float] | None:
+    """All values as floats, or None when one of them needs a closer look."""
+    kinds = set(map(type, values))
+    if kinds == {float}:
+        return cast(list[float], values)
+    is_text = kinds == {str} and "_" not in "".join(cast(list[str], values))
+    if not is_text and not kinds <= {float, int}:
+        return None
+    try:
+        return list(map(float, cast(list[str], values)))
+    except (ValueError, OverflowError):
+        return None
 
 
 def step_number(value: object) -> int | None:
@@ -87,6 +104,26 @@ class Log:
             own.steps.append(step)
             own.values.append(found)
 
+    def add_rows(
+        self, steps: Sequence[int], rows: Sequence[Mapping[str, object]], skip: Collection[str] = ()
+    ) -> None:
+        """Add many rows: whole columns at once where rows of the same keys follow each other."""
+        at = 0
+        for names, found in groupby(rows, key=tuple):
+            part = list(found)
+            here = steps[at : at + len(part)]
+            at += len(part)
+            for name in names if len(part) >= _MANY else ():
+                values = _floats([row[name] for row in part])
+                if values is None:
+                    for step, row in zip(here, part, strict=True):
+                        self.add(step, {name: row[name]}, skip)
+                elif name not in skip:
+                    self.add_series(name, here, values)
+            if len(part) < _MANY:
+                for step, row in zip(here, part, strict=True):
+                    self.add(step, row, skip)
+
     def add_series(self, key: str, steps: Iterable[int], values: Iterable[float]) -> None:
         """Add the values of one key."""
         own = self.series.setdefault(key, Series())
@@ -121,6 +158,11 @@ class Log:
         everywhere = np.array(sorted(self.steps()) if only_new_steps else [], np.int64)
         for key, series in other.series.items():
             own = self.series.get(key, Series())
+            if not own.steps and not only_new_steps:
+                self.add_series(key, series.steps, series.values)
+                taken += len(series.steps)
+                keys.add(key)
+                continue
             steps = np.array(series.steps, np.int64)
             new = ~np.isin(steps, np.concatenate([everywhere, np.array(own.steps, np.int64)]))
             if count := int(new.sum()):

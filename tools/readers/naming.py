@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from firstbad.tools.readers.aliases import Alias, alias_of, sums_of, unit_of
-from firstbad.tools.readers.log import Log, Series
-from firstbad.tools.run import Note, Signal, Signals
+from firstbad.tools.readers.log import Log
+from firstbad.tools.run import FloatArray, IntArray, Note, Signal, Signals
 
 
 def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
@@ -15,10 +15,11 @@ def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
     unknown: dict[str, Signal] = {}
     notes: list[Note] = []
     found = {key: alias_of(key, framework) for key in log.series}
+    merged = {key: series.merged() for key, series in log.series.items()}
     # Of two keys for one name the one that stands first in the table is used.
     order = sorted(log.series, key=lambda key: _rank(found[key]))
     for key in order:
-        series, alias = log.series[key], found[key]
+        series, alias = merged[key], found[key]
         if alias is None:
             unknown[key] = _signal(key, key, series, None)
         elif alias.name in known:
@@ -32,7 +33,7 @@ def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
     for name, parts in sums_of(framework).items():
         if name not in known and all(part in unknown for part in parts):
             known[name] = _sum(name, [unknown[part] for part in parts])
-    replaced = sum(series.merged()[2] for series in log.series.values())
+    replaced = sum(count for _, _, count in merged.values())
     if replaced:
         text = f"{replaced:,} values were followed by another at the same step: the last counts"
         notes.append(Note("duplicates", text))
@@ -43,8 +44,10 @@ def _rank(alias: Alias | None) -> int:
     return 10_000 if alias is None else alias.rank
 
 
-def _signal(name: str, key: str, series: Series, alias: Alias | None) -> Signal:
-    steps, values, _ = series.merged()
+def _signal(
+    name: str, key: str, series: tuple[IntArray, FloatArray, int], alias: Alias | None
+) -> Signal:
+    steps, values, _ = series
     if alias is not None and alias.ln:
         with np.errstate(all="ignore"):
             values = np.log(values)

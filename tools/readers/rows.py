@@ -169,7 +169,7 @@ def _parquet_rows(table: object) -> Iterator[Row]:
 
 def flat(row: Row) -> Row:
     """A metrics row without nesting; verl keeps its metrics under `data`."""
-    if any(type(value) is dict for value in row.values()):
+    if dict in map(type, row.values()):
         data = row.get("data")
         if isinstance(data, dict) and len(row) <= 3:
             row = {**data, **{key: value for key, value in row.items() if key != "data"}}

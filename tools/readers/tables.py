@@ -114,13 +114,9 @@ def metrics_of(root: Root, file: File) -> Metrics:
     if key is None:
         root.note("step_unknown", f"`{file.name}` has no step column: rows are numbered from 1")
     log = Log()
-    without = 0
-    for step, row in zip(steps, rows, strict=True):
-        if step is None:
-            without += 1
-        else:
-            log.add(step, _long(row))
-    if without:
+    stepped = [(s, _long(row)) for s, row in zip(steps, rows, strict=True) if s is not None]
+    log.add_rows([step for step, _ in stepped], [row for _, row in stepped])
+    if without := len(rows) - len(stepped):
         root.note("rows_without_step", f"`{file.name}`: {without} rows without a step left out")
     events = _in_order(root, file, [step for step in steps if step is not None])
     for name in STEP_KEYS:

@@ -18,12 +18,16 @@ from firstbad.tools.readers.aliases import (
 from firstbad.tools.readers.log import Log
 from firstbad.tools.readers.naming import name_signals
 
-WANTED = """reward_mean reward_std reward_part/<f> reward_part_std/<f> frac_zero_variance_groups
-completion_length_mean completion_length_max completion_length_min completion_length_terminated_mean
-truncation_rate kl_ref kl_old entropy clip_frac_high clip_frac_low clip_frac_total ratio_max
-ratio_min ratio_mean grad_norm_preclip learning_rate loss logprob_diff_mean logprob_diff_max
-is_ratio_mean is_ratio_max is_ratio_min step_time gpu_util staleness num_tokens trained_tokens_mean
-advantage_abs_mean epoch entropy_coef tool_call_rate tool_failure_rate""".split()
+WANTED = (
+    "reward_mean", "reward_std", "reward_part/<f>", "reward_part_std/<f>",
+    "frac_zero_variance_groups", "completion_length_mean", "completion_length_max",
+    "completion_length_min", "completion_length_terminated_mean", "truncation_rate", "kl_ref",
+    "kl_old", "entropy", "clip_frac_high", "clip_frac_low", "clip_frac_total", "ratio_max",
+    "ratio_min", "ratio_mean", "grad_norm_preclip", "learning_rate", "loss",
+    "logprob_diff_mean", "logprob_diff_max", "is_ratio_mean", "is_ratio_max", "is_ratio_min",
+    "step_time", "gpu_util", "staleness", "num_tokens", "trained_tokens_mean",
+    "advantage_abs_mean", "epoch", "entropy_coef", "tool_call_rate", "tool_failure_rate",
+)  # fmt: skip
 
 
 def name_of(key: str, framework: str) -> str | None:

@@ -51,14 +51,16 @@ def npz(path: Path, arrays: Mapping[str, Any]) -> None:
     np.savez(path, **arrays)
 
 
-def safetensors(path: Path, arrays: Mapping[str, Any], dtypes: Mapping[str, str] = {}) -> None:  # noqa: B006
+def safetensors(
+    path: Path, arrays: Mapping[str, Any], dtypes: Mapping[str, str] | None = None
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     header: dict[str, Any] = {"__metadata__": {"step": "1"}}
     data = b""
     for name, array in arrays.items():
         raw = array.tobytes()
         header[name] = {
-            "dtype": dtypes.get(name) or SAFE[str(array.dtype)],
+            "dtype": (dtypes or {}).get(name) or SAFE[str(array.dtype)],
             "shape": list(array.shape),
             "data_offsets": [len(data), len(data) + len(raw)],
         }
@@ -215,14 +217,10 @@ def test_other_folders_are_no_captures(make: Any, tmp_path: Path) -> None:
     assert not run_of(make, tmp_path).captures
 
 
-def test_a_broken_member_is_a_user_error(make: Any, tmp_path: Path) -> None:
+def test_broken_members_are_left_out(make: Any, tmp_path: Path) -> None:
     path = tmp_path / "d/step_1.npz"
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("logps.npy", b"garbage")
         archive.writestr("completion_ids.npy", b"\x93NUMPY\x01\x00")
-    run = run_of(make, tmp_path)
-    try:
-        assert run.captures.at(1).arrays == {}
-    except UserError as error:
-        assert "step_1.npz" in str(error)
+    assert run_of(make, tmp_path).captures.at(1).arrays == {}

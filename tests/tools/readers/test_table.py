@@ -264,7 +264,9 @@ def test_several_rows_of_one_step_are_merged(make: Any) -> None:
 
 
 def test_an_export_of_the_page_of_wandb(make: Any) -> None:
-    text = '"Step","run - train/reward","run - train/reward__MIN","run - train/reward__MAX"\n1,3,3,3\n'
+    text = (
+        '"Step","run - train/reward","run - train/reward__MIN","run - train/reward__MAX"\n1,3,3,3\n'
+    )
     run = open_run(str(make.text("e.csv", text)))
     assert run.signals.known["reward_mean"].at(1) == 3
     assert not run.signals.unknown

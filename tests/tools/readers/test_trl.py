@@ -246,9 +246,7 @@ def test_an_empty_file_among_good_ones(make: Any, tmp_path: Path, rollouts: Rows
     assert any("is empty" in note.text for note in run.notes)
 
 
-def test_strings_and_messages_give_the_same_text(
-    make: Any, tmp_path: Path, rollouts: Rows
-) -> None:
+def test_strings_and_messages_give_the_same_text(make: Any, tmp_path: Path, rollouts: Rows) -> None:
     make.completions(1, rollouts(1))
     make.completions(2, [chat(row) for row in rollouts(1)])
     make.completions(3, [chat(row, "Be brief.") for row in rollouts(1)])

@@ -1,0 +1,161 @@
+"""What the record holds: evidence, rollouts side by side, findings beside the leading one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from firstbad.agent.memo.tables import grid
+from firstbad.agent.memo.text import brief, cut, is_step, number, one_line, tool_command
+from firstbad.agent.memo.view import EvidenceView, FindingView, Pair, Row, Side
+from firstbad.agent.memo.words import blocker, onset_text, step
+from firstbad.playbooks.results import Finding, Verdict
+from firstbad.tools.evidence import Evidence, Scalar, Table
+
+READS_TEXT = "read_rollouts"
+"""The tool whose table holds rollouts before and after."""
+ROLLOUT = 1200
+"""Longest rollout shown."""
+PAIRS = 4
+"""Pairs of rollouts shown."""
+ALL_ROWS = 200
+"""Rows of a table in the list of evidence (HTML)."""
+SOURCES = 12
+"""Files listed for one piece of evidence."""
+
+
+def focus(verdict: Verdict) -> tuple[str, ...]:
+    """Ids of the evidence that the leading finding cites, or that left a layer open."""
+    leading = verdict.leading
+    if leading is None:
+        closed_at = blocker(verdict.layers)
+        open_ = [c for c in verdict.checks if c.layer == closed_at and c.outcome == "inconclusive"]
+        return tuple(dict.fromkeys(id_ for c in open_ for id_ in c.evidence))
+    failed = [c for c in verdict.checks if c.layer == leading.layer and c.outcome == "fail"]
+    failed.sort(key=lambda c: c.check != leading.check)
+    return tuple(dict.fromkeys([*leading.supports, *(id_ for c in failed for id_ in c.evidence)]))
+
+
+def focus_title(verdict: Verdict) -> str:
+    """Heading over that evidence; empty when there is none."""
+    if verdict.leading is not None:
+        return f"Evidence for `{verdict.leading.layer}`"
+    closed_at = blocker(verdict.layers)
+    return f"Evidence so far for `{closed_at}`" if closed_at else ""
+
+
+def pairs(evidence: Mapping[str, Evidence], cited: Sequence[str]) -> tuple[tuple[Pair, ...], str]:
+    """Rollouts side by side, from the evidence that read them."""
+    found = [e for e in evidence.values() if e.tool == READS_TEXT and e.tables]
+    found.sort(key=lambda e: e.id not in cited)
+    made: list[Pair] = []
+    total = 0
+    for one in found:
+        for table in one.tables:
+            at = _before_after(table)
+            if at is None:
+                continue
+            total += len(table.rows) + table.cut_rows
+            made += (_pair(table, row, *at) for row in table.rows)
+    if not made:
+        return (), ""
+    note = f"{found[0].id}: {found[0].summary}"
+    if total > len(made[:PAIRS]):
+        note += f"; {number(len(made[:PAIRS]))} of {number(total)} pairs shown"
+    return tuple(made[:PAIRS]), note
+
+
+def _before_after(table: Table) -> tuple[list[int], list[int]] | None:
+    """Columns with text before and after the onset, when the table has both."""
+    names = [name.lower() for name in table.columns]
+    before = [i for i, name in enumerate(names) if name.startswith("before")]
+    after = [i for i, name in enumerate(names) if name.startswith("after")]
+    texts = all(isinstance(row[i], str | None) for row in table.rows for i in (*before, *after))
+    return (before, after) if before and after and texts else None
+
+
+def _pair(table: Table, row: Sequence[Scalar], before: list[int], after: list[int]) -> Pair:
+    rest = [
+        f"{name}: {brief(number(row[i], step=is_step(name)), 120)}"
+        for i, name in enumerate(table.columns)
+        if i not in (*before, *after)
+    ]
+
+    def side(name: str, places: list[int]) -> Side:
+        return Side(
+            name,
+            tuple(
+                (
+                    brief(table.columns[i][len(name) :].strip(" :"), 60),
+                    cut(number(row[i]), ROLLOUT),
+                )
+                for i in places
+            ),
+        )
+
+    return Pair("; ".join(rest), (side("before", before), side("after", after)))
+
+
+def other_finding(finding: Finding, verdict: Verdict) -> FindingView:
+    """A finding beside the leading one, and what it is to it."""
+    leading = verdict.leading
+    if leading is not None and finding.mechanism_of == leading.id:
+        role = "mechanism of the leading finding"
+    elif finding.independent:
+        role = "independent fact"
+    else:
+        role = "further finding"
+    return FindingView(
+        cause=finding.cause,
+        layer=finding.layer,
+        claim=finding.claim,
+        onset=onset_text(finding.first_bad),
+        confidence=finding.confidence,
+        role=role,
+        remedy=finding.remedy,
+        supports=", ".join(finding.supports),
+        refuted_by=finding.refuted_by,
+    )
+
+
+def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
+    """One piece of evidence, with what recomputes it."""
+    window = found.window
+    onset = verdict.first_bad
+    around = None if onset.from_start else onset.first_bad
+    is_bad = verdict.outcome == "incident"
+    pairs_only = found.tool == READS_TEXT
+    tables = [t for t in found.tables if t.rows and not (pairs_only and _before_after(t))]
+    return EvidenceView(
+        id=found.id,
+        tool=found.tool,
+        status=found.status.replace("_", " "),
+        origin=found.origin,
+        summary=found.error or found.summary,
+        signal=found.signal,
+        settings=", ".join(_setting(name, value) for name, value in found.args.items()),
+        steps=f"{step(window.first)} to {step(window.last)}" if window else "",
+        metrics=tuple(
+            Row(name, number(value, step=is_step(name)))
+            for name, value in (found.metrics or {}).items()
+        ),
+        focus_grids=tuple(
+            grid(table, around, is_bad=is_bad, most=10 if is_step(table.columns[0]) else 8)
+            for table in tables
+        ),
+        grids=tuple(grid(table, around, is_bad=is_bad, most=ALL_ROWS) for table in tables),
+        sources=tuple(
+            (f"{s.ref} ({s.kind})" if s.kind else s.ref, s.digest or "")
+            for s in found.sources[:SOURCES]
+        ),
+        sources_left_out=(
+            f"{number(SOURCES)} of {number(len(found.sources))} shown"
+            if len(found.sources) > SOURCES
+            else ""
+        ),
+        command=one_line(tool_command(found.tool, verdict.run, found.args)),
+    )
+
+
+def _setting(name: str, value: Scalar) -> str:
+    shown = brief(number(value, step=is_step(name)), 200)
+    return f"{name}={shown}" if shown else f"{name} empty"

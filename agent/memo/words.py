@@ -1,0 +1,40 @@
+"""Words that several parts of the memo share: steps, onsets, names, where the way is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firstbad.agent.memo.text import number
+from firstbad.playbooks.results import LayerResult, Onset
+
+
+def step(at: int) -> str:
+    """A step as the memo writes it."""
+    return number(at, step=True)
+
+
+def onset_text(onset: Onset) -> str:
+    """When it began, in words."""
+    if onset.from_start:
+        first = f" (step {step(onset.first_bad)})" if onset.first_bad is not None else ""
+        return f"bad from the first measured step{first}"
+    if onset.first_bad is None:
+        return "not dated"
+    if onset.last_good is None:
+        return f"step {step(onset.first_bad)}, no good step before it was measured"
+    if onset.sampled:
+        return (
+            f"between step {step(onset.last_good)} (good) and step {step(onset.first_bad)} (bad); "
+            "the steps between were not measured"
+        )
+    return f"step {step(onset.first_bad)} (last good {step(onset.last_good)})"
+
+
+def names(found: Sequence[str]) -> str:
+    """Identifiers in a row, as code."""
+    return ", ".join(f"`{name}`" for name in found)
+
+
+def blocker(layers: Sequence[LayerResult]) -> str | None:
+    """The layer at which the way is closed, or None."""
+    return next((r.id for r in layers if r.outcome in ("fail", "inconclusive")), None)

@@ -1,0 +1,571 @@
+"""Runs in memory, made in one line: by hand, or by a small simulator of GRPO training.
+
+The simulator shares no arithmetic with the tools: advantages, losses and log-probs are computed
+here from their definitions, so that a tool that is wrong does not agree with itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from firstbad.tools.evidence import Evidence, Source
+from firstbad.tools.registry import run_tool
+from firstbad.tools.run import (
+    Capture,
+    Captures,
+    Config,
+    Event,
+    RolloutBatch,
+    Rollouts,
+    Run,
+    Signal,
+    Signals,
+    Vocabulary,
+)
+
+Array = npt.NDArray[np.float64]
+
+PAD, STOP, WORDS = 0, 1, 12
+"""Token ids of the small policy: padding, the stop token, and words from 2 on."""
+SOURCE = Source(kind="capture", ref="dumps/a.npz")
+
+
+# ------------------------------------------------------------------------------------ by hand
+
+
+def make_signal(
+    name: str, values: Sequence[float] | Array, first_step: int = 1, steps: Any = None
+) -> Signal:
+    """A signal from its values; what is not finite is counted, as the readers do."""
+    value = np.asarray(values, float)
+    at = np.arange(first_step, first_step + len(value)) if steps is None else np.asarray(steps)
+    finite = np.isfinite(value)
+    return Signal(
+        name,
+        at[finite].astype(np.int64),
+        value[finite],
+        source_key=name,
+        nonfinite_steps=tuple(int(s) for s in at[~finite]),
+    )
+
+
+def make_run(
+    *,
+    signals: Mapping[str, Any] | None = None,
+    rollouts: Sequence[RolloutBatch] = (),
+    captures: Sequence[Capture] = (),
+    config: Mapping[str, object] | None = None,
+    events: Sequence[tuple[Any, ...]] = (),
+    first_step: int = 1,
+    **fields: Any,
+) -> Run:
+    """A run from plain values: signals by name, batches, captures, settings, events."""
+    known = {
+        name: value if isinstance(value, Signal) else make_signal(name, value, first_step)
+        for name, value in (signals or {}).items()
+    }
+    batches = {b.step: b for b in rollouts}
+    dumps = {c.step: c for c in captures}
+    made: dict[str, Any] = {
+        "ref": "memory:heron",
+        "root": Path("heron"),
+        "framework": "trl",
+        "signals": Signals(known),
+        "config": Config(dict(config or {})),
+        "rollouts": Rollouts(list(batches), batches.__getitem__),
+        "captures": Captures(list(dumps), dumps.__getitem__),
+        "events": tuple(Event(kind, step, text, "train.log") for kind, step, text in events),
+    }
+    return Run(**{**made, **fields})
+
+
+def make_batch(
+    step: int = 1,
+    *,
+    rewards: Mapping[str, Sequence[float]] | None = None,
+    size: int | None = None,
+    **fields: Any,
+) -> RolloutBatch:
+    """One step's rollouts; the rows are cut into groups of `size` (default: one group)."""
+    parts = {name: np.asarray(v, float) for name, v in (rewards or {}).items()}
+    lengths = [len(v) for v in parts.values()]
+    lengths += [len(v) for k, v in fields.items() if k in ("prompts", "completions", "group")]
+    rows = lengths[0]
+    group = np.asarray(fields.pop("group", np.arange(rows) // (size or rows)), np.int64)
+    made: dict[str, Any] = {
+        "step": step,
+        "prompts": [f"add {g} and {step}" for g in group],
+        "completions": [f"row {i}" for i in range(rows)],
+        "group": group,
+        "rewards": parts,
+    }
+    for name in ("advantage", "total"):
+        if fields.get(name) is not None:
+            fields[name] = np.asarray(fields[name], float)
+    if fields.get("n_tokens") is not None:
+        fields["n_tokens"] = np.asarray(fields["n_tokens"], np.int64)
+    return RolloutBatch(**{**made, **fields})
+
+
+def make_capture(step: int = 1, dtypes: Mapping[str, str] | None = None, **arrays: Any) -> Capture:
+    """A capture from plain arrays."""
+    return Capture(step, {k: np.asarray(v) for k, v in arrays.items()}, dict(dtypes or {}), SOURCE)
+
+
+def vocabulary() -> Vocabulary:
+    """The small policy's vocabulary."""
+    texts = {PAD: "<pad>", STOP: "</s>"} | {i: f"w{i}" for i in range(2, WORDS)}
+    return Vocabulary(texts, frozenset({STOP}), PAD, "tokenizer.json")
+
+
+def group_advantages(total: Array, group: npt.NDArray[np.int64], *, divide: bool = True) -> Array:
+    """(r - mean) / (s + 1e-4) inside each group, s unbiased: TRL's definition, row by row."""
+    result = np.zeros(len(total))
+    for g in set(group.tolist()):
+        rows = [i for i in range(len(total)) if group[i] == g]
+        mean = sum(float(total[i]) for i in rows) / len(rows)
+        square = sum((float(total[i]) - mean) ** 2 for i in rows)
+        deviation = math.sqrt(square / (len(rows) - 1))
+        for i in rows:
+            result[i] = (total[i] - mean) / (deviation + 1e-4 if divide else 1.0)
+    return result
+
+
+# --------------------------------------------------------------------------------- simulated
+
+CONFIG: dict[str, object] = {
+    "beta": 0.04,
+    "bf16": False,
+    "fp16": False,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 1e-6,
+    "logging_steps": 1,
+    "loss_type": "dapo",
+    "lr_scheduler_type": "constant",
+    "max_completion_length": 64,
+    "max_grad_norm": 1.0,
+    "num_iterations": 1,
+    "reward_weights": [1.0, 0.2],
+    "scale_rewards": "group",
+    "use_vllm": False,
+}
+
+
+def simulate(
+    seed: int = 0,
+    *,
+    steps: int = 60,
+    groups: int = 4,
+    size: int = 8,
+    first_step: int = 1,
+    solve: tuple[float, float] = (0.2, 0.8),
+    tagged: float = 0.9,
+    config: Mapping[str, object] | None = None,
+    edit: Callable[[SimpleNamespace], None] | None = None,
+    train: Callable[[SimpleNamespace], None] | None = None,
+    log: Callable[[dict[str, Array], Array], None] | None = None,
+    dumps: int = 0,
+    **fields: Any,
+) -> Run:
+    """A run of sums to be solved, with its rollouts, advantages, losses and other signals.
+
+    `edit` may change a step's rows and rewards before advantages are computed from them, `train`
+    the advantages that go into the loss, `log` what is logged. `dumps` captures are taken.
+    """
+    rng = np.random.default_rng(seed)
+    settings = {
+        **CONFIG,
+        "num_generations": size,
+        "per_device_train_batch_size": groups * size,
+        "max_steps": steps,
+        **(config or {}),
+    }
+    rows: list[dict[str, float]] = []
+    batches = []
+    for step in range(first_step, first_step + steps):
+        draft = _draft(rng, step, groups, size, solve, tagged)
+        if edit is not None:
+            edit(draft)
+        weights = settings["reward_weights"]
+        assert isinstance(weights, list)
+        parts = np.stack([draft.rewards[name] for name in draft.rewards])
+        draft.total = np.nansum(parts * np.array(weights)[:, None], axis=0)
+        draft.advantage = group_advantages(draft.total, draft.group)
+        if train is not None:
+            train(draft)
+        rows.append(_logged(rng, draft, settings))
+        batches.append(
+            RolloutBatch(
+                step=step,
+                prompts=draft.prompts,
+                completions=draft.completions,
+                group=draft.group,
+                rewards=draft.rewards,
+                advantage=draft.advantage,
+                gold=draft.gold,
+                n_tokens=draft.n_tokens,
+            )
+        )
+    at = np.arange(first_step, first_step + steps)
+    values = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    if log is not None:
+        log(values, at)
+    spots = np.unique(np.linspace(0, steps - 1, dumps).astype(int)) if dumps else []
+    return make_run(
+        signals=values,
+        first_step=first_step,
+        rollouts=batches,
+        captures=[sample_capture(int(at[i]), seed=1000 * seed + int(i)) for i in spots],
+        config=settings,
+        vocabulary=fields.pop("vocabulary", vocabulary()),
+        **fields,
+    )
+
+
+def _draft(
+    rng: np.random.Generator,
+    step: int,
+    groups: int,
+    size: int,
+    solve: tuple[float, float],
+    tagged: float,
+) -> SimpleNamespace:
+    """One step's rows before any reward is given: sums with distinct answers."""
+    answers = rng.choice(np.arange(100, 900), groups, replace=False)
+    left = [int(rng.integers(1, a)) for a in answers]
+    rate = rng.uniform(*solve, groups)
+    group = np.repeat(np.arange(groups), size)
+    right = rng.random(groups * size) < rate[group]
+    completions = []
+    for g, ok in zip(group, right, strict=True):
+        said = int(answers[g]) + (0 if ok else int(rng.integers(1, 60)))
+        talk = " ".join(rng.choice(["so", "then", "carry", "add"], int(rng.integers(3, 12))))
+        completions.append(
+            f"<think> {talk} </think> <answer> {said} </answer>"
+            if rng.random() < tagged
+            else f"{talk} {said}"
+        )
+    draft = SimpleNamespace(
+        step=step,
+        rng=rng,
+        group=group,
+        prompts=[f"add {left[g]} and {int(answers[g]) - left[g]}" for g in group],
+        gold=[str(int(answers[g])) for g in group],
+        completions=completions,
+        right=right,
+        rewards={
+            "correct": right.astype(float),
+            "format": np.array([float("<answer>" in c) for c in completions]),
+        },
+    )
+    draft.n_tokens = np.array([len(c.split()) + 1 for c in completions])
+    return draft
+
+
+def policy_loss(advantage: Array, n: npt.NDArray[np.int64], kind: object, cap: object) -> float:
+    """The policy loss at ratio 1, from its definition."""
+    products = [float(a) * int(k) for a, k in zip(advantage, n, strict=True)]
+    if kind == "grpo":
+        return -sum(p / int(k) for p, k in zip(products, n, strict=True)) / len(n)
+    if kind == "dr_grpo":
+        assert isinstance(cap, int)
+        return -sum(products) / (len(n) * cap)
+    return -sum(products) / int(n.sum())
+
+
+def _logged(
+    rng: np.random.Generator, draft: SimpleNamespace, settings: Mapping[str, object]
+) -> dict[str, float]:
+    """What a trainer would log for the step."""
+    n, beta = draft.n_tokens, settings["beta"]
+    assert isinstance(beta, float)
+    kl = 0.02 * float(np.exp(rng.normal(0, 0.1)))
+    share = n.sum() / (64 * len(n)) if settings["loss_type"] == "dr_grpo" else 1.0
+    loss = policy_loss(draft.advantage, n, settings["loss_type"], 64) + beta * kl * share
+    spread = [float(np.std(draft.total[draft.group == g], ddof=1)) for g in set(draft.group)]
+    row = {
+        "loss": loss,
+        "kl_ref": kl,
+        "entropy": 1.0 + 0.03 * float(rng.normal()),
+        "grad_norm_preclip": 0.5 * float(np.exp(rng.normal(0, 0.1))),
+        "learning_rate": 1e-6,
+        "reward_mean": float(draft.total.mean()),
+        "reward_std": float(np.mean(spread)),
+        "completion_length_mean": float(n.mean()),
+        "completion_length_max": float(n.max()),
+        "trained_tokens_mean": float(n.sum()),
+        "truncation_rate": 0.0,
+        "frac_zero_variance_groups": float(np.mean(np.array(spread) < 1e-6)),
+        "clip_frac_total": 0.0,
+        "ratio_mean": 1.0,
+        "step_time": 2.0 + 0.1 * float(rng.normal()),
+    }
+    return row | {f"reward_part/{k}": float(np.nanmean(v)) for k, v in draft.rewards.items()}
+
+
+def sample_capture(
+    step: int = 1,
+    *,
+    seed: int = 0,
+    rows: int = 64,
+    width: int = 24,
+    temperature: float = 1.0,
+    stale: float = 0.0,
+    pads: bool = False,
+    dtype: Any = np.float32,
+    **arrays: Any,
+) -> Capture:
+    """Tokens sampled from a small categorical policy, with that policy's own log-probs.
+
+    `temperature`: the sampler's, against 1 in the trainer. `stale`: distance of the sampler's
+    weights from the trainer's. `pads`: the pad token may be sampled, as any other word.
+    """
+    rng = np.random.default_rng(seed)
+    world = np.random.default_rng(7)
+    logits = 1.5 * world.normal(size=(WORDS, WORDS))
+    logits[:, STOP] = -0.5
+    if not pads:
+        logits[:, PAD] = -40.0
+    sampler = logits / temperature + stale * world.normal(size=logits.shape)
+    reference = logits + 0.5 * world.normal(size=logits.shape)
+    log_pi, log_q, log_ref = (_log_softmax(x) for x in (logits, sampler, reference))
+    entropy = -(np.exp(log_pi) * log_pi).sum(axis=1)
+    ids = np.full((rows, width), PAD, np.int64)
+    state = np.full((rows, width), 2, np.int64)
+    mask = np.zeros((rows, width), bool)
+    alive, last = np.ones(rows, bool), np.full(rows, 2)
+    for t in range(width):
+        drawn = (log_q[last] + rng.gumbel(size=(rows, WORDS))).argmax(axis=1)
+        state[:, t], mask[:, t] = last, alive
+        ids[alive, t] = drawn[alive]
+        alive, last = alive & (drawn != STOP), drawn
+    prompt = np.arange(6) >= rng.integers(0, 3, rows)[:, None]
+    made: dict[str, Any] = {
+        "token_id": ids,
+        "completion_mask": mask,
+        "loss_mask": mask.copy(),
+        "logp_new": np.where(mask, log_pi[state, ids], 0.0).astype(dtype),
+        "logp_ref": np.where(mask, log_ref[state, ids], 0.0).astype(dtype),
+        "entropy": np.where(mask, entropy[state], 0.0).astype(dtype),
+        "prompt_token_id": np.where(prompt, 3, PAD),
+        "prompt_mask": prompt,
+        "advantage": group_advantages(rng.random(rows), np.arange(rows) // 8),
+    }
+    return make_capture(step, **{**made, **arrays})
+
+
+def _log_softmax(x: Array) -> Array:
+    return np.asarray(x - np.log(np.exp(x).sum(axis=1, keepdims=True)), float)
+
+
+# ------------------------------------------------------------------------- the same run, changed
+
+
+def relog(run: Run, **values: Any) -> Run:
+    """The run with some signals replaced, added, or (None) taken away."""
+    known = dict(run.signals.known)
+    first = int(run.signals.steps[0]) if len(run.signals.steps) else 1
+    for name, value in values.items():
+        known.pop(name, None)
+        if value is not None:
+            known[name] = (
+                value if isinstance(value, Signal) else make_signal(name, value, first_step=first)
+            )
+    return replace(run, signals=Signals(known))
+
+
+def rebatch(run: Run, change: Callable[[RolloutBatch], RolloutBatch]) -> Run:
+    """The run with each step's rollouts changed."""
+    batches = {b.step: b for b in map(change, run.rollouts.batches())}
+    return replace(run, rollouts=Rollouts(list(batches), batches.__getitem__))
+
+
+def recapture(run: Run, change: Callable[[Capture], Capture]) -> Run:
+    """The run with each capture changed."""
+    found = {c.step: c for c in map(change, run.captures)}
+    return replace(run, captures=Captures(list(found), found.__getitem__))
+
+
+def reorder(batch: RolloutBatch, rows: Sequence[int]) -> RolloutBatch:
+    """The batch with its rows in another order."""
+    fields: dict[str, Any] = {
+        name: [old[i] for i in rows]
+        for name in ("prompts", "completions", "gold", "finish")
+        if (old := getattr(batch, name)) is not None
+    }
+    fields |= {
+        name: old[list(rows)]
+        for name in ("group", "advantage", "total", "n_tokens")
+        if (old := getattr(batch, name)) is not None
+    }
+    parts = {name: values[list(rows)] for name, values in batch.rewards.items()}
+    return replace(batch, rewards=parts, **fields)
+
+
+def reorder_groups(batch: RolloutBatch, order: Sequence[int]) -> RolloutBatch:
+    """The batch with its groups in another order, numbered by their new places."""
+    rows = [i for g in order for i in range(len(batch)) if batch.group[i] == g]
+    place = {g: at for at, g in enumerate(order)}
+    moved = reorder(batch, rows)
+    return replace(moved, group=np.array([place[int(g)] for g in moved.group]))
+
+
+def shift_steps(run: Run, by: int) -> Run:
+    """The run with every step number moved."""
+    known = {
+        name: replace(
+            s, steps=s.steps + by, nonfinite_steps=tuple(n + by for n in s.nonfinite_steps)
+        )
+        for name, s in run.signals.known.items()
+    }
+    moved = replace(
+        run,
+        signals=Signals(known),
+        events=tuple(
+            replace(e, step=None if e.step is None else e.step + by) for e in run.events
+        ),
+    )
+    moved = rebatch(moved, lambda b: replace(b, step=b.step + by))
+    return recapture(moved, lambda c: replace(c, step=c.step + by))
+
+
+def dates_moved(found: Mapping[str, Any], by: int) -> dict[str, Any]:
+    """Metrics with every step number moved."""
+    return {
+        name: value + by if name.endswith("_step") and value is not None else value
+        for name, value in found.items()
+    }
+
+
+# -------------------------------------------------------------------------------------- fixtures
+
+
+def _evidence(tool: str, run: Run, **args: Any) -> Evidence:
+    found = run_tool(tool, run, args, evidence_id="E1")
+    assert found.error is None, found.error
+    _survives_json(found)
+    return found
+
+
+def _survives_json(found: Evidence) -> None:
+    """What is saved is JSON in the strict sense, and comes back the same."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} in the JSON of {found.tool}")
+
+    text = found.model_dump_json()
+    json.loads(text, parse_constant=refuse)
+    assert Evidence.model_validate_json(text) == found
+
+
+def _measure(tool: str, run: Run, **args: Any) -> dict[str, Any]:
+    found = _evidence(tool, run, **args)
+    assert found.status == "measured", found.summary
+    assert found.metrics is not None
+    assert found.summary
+    return dict(found.metrics)
+
+
+def _missing(tool: str, run: Run, **args: Any) -> str:
+    found = _evidence(tool, run, **args)
+    assert found.status == "no_data"
+    assert found.metrics is None
+    assert len(found.summary.split()) >= 3, "the text says what is missing"
+    return found.summary
+
+
+# Session scope: they hold no state, and properties may then use them.
+@pytest.fixture(name="make_run", scope="session")
+def _make_run() -> Callable[..., Run]:
+    """Make a run by hand: `make_run(signals={...}, rollouts=[...], captures=[...])`."""
+    return make_run
+
+
+@pytest.fixture(name="make_signal", scope="session")
+def _make_signal() -> Callable[..., Signal]:
+    """Make a signal by hand: `make_signal(name, values, first_step)`."""
+    return make_signal
+
+
+@pytest.fixture(name="batch", scope="session")
+def _batch() -> Callable[..., RolloutBatch]:
+    """Make one step's rollouts by hand: `batch(3, rewards={"correct": [1, 0]}, size=2)`."""
+    return make_batch
+
+
+@pytest.fixture(name="capture", scope="session")
+def _capture() -> Callable[..., Capture]:
+    """Make a capture by hand: `capture(3, token_id=[[...]], loss_mask=[[...]])`."""
+    return make_capture
+
+
+@pytest.fixture(name="sample", scope="session")
+def _sample() -> Callable[..., Capture]:
+    """Sample a capture from the small policy: `sample(3, seed=1, temperature=1.6)`."""
+    return sample_capture
+
+
+@pytest.fixture(name="simulate", scope="session")
+def _simulate() -> Callable[..., Run]:
+    """Simulate a run: `simulate(seed=1, steps=60, edit=fault)`."""
+    return simulate
+
+
+@pytest.fixture(scope="session")
+def healthy() -> Run:
+    """A simulated run in which nothing is wrong, with twelve captures."""
+    return simulate(6, dumps=12)
+
+
+@pytest.fixture(name="words", scope="session")
+def _words() -> Vocabulary:
+    """The small policy's vocabulary: 0 pads, 1 stops, words from 2 on."""
+    return vocabulary()
+
+
+@pytest.fixture(name="advantages", scope="session")
+def _advantages() -> Callable[..., Array]:
+    """GRPO advantages from their definition."""
+    return group_advantages
+
+
+@pytest.fixture(scope="session")
+def changed() -> SimpleNamespace:
+    """The same run, changed: `relog`, `rebatch`, `recapture`, `reorder`, `shift_steps`, ..."""
+    return SimpleNamespace(
+        relog=relog,
+        rebatch=rebatch,
+        recapture=recapture,
+        reorder=reorder,
+        reorder_groups=reorder_groups,
+        shift_steps=shift_steps,
+        dates_moved=dates_moved,
+    )
+
+
+@pytest.fixture(scope="session")
+def measure() -> Callable[..., dict[str, Any]]:
+    """Run a tool that measures, and give its metrics: `measure("check_rows", run)`."""
+    return _measure
+
+
+@pytest.fixture(scope="session")
+def evidence() -> Callable[..., Evidence]:
+    """Run a tool and give the whole record."""
+    return _evidence
+
+
+@pytest.fixture(scope="session")
+def missing() -> Callable[..., str]:
+    """Run a tool that finds no data, and give what it says is missing."""
+    return _missing

@@ -1,0 +1,209 @@
+"""Advantages recomputed from rewards: bounds, and which other way of computing was used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import FloatArray, IntArray, RolloutBatch, Run
+
+TOOL = "recompute_advantages"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+Missing = Callable[..., str]
+Advantages = Callable[[FloatArray, IntArray], FloatArray]
+
+CONFIG = {"scale_rewards": "group"}
+
+
+def test_one_right_of_four(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # mean 1/4; squares 0.75^2 + 3 x 0.25^2 = 0.75; unbiased variance 0.75/3 = 0.25, s = 0.5;
+    # A = 0.75/(0.5 + 1e-4) = 1.4997 and -0.25/0.5001 = -0.4999; they sum to 0.
+    # The bound is (4 - 1)/sqrt(4) = 1.5.
+    used = [1.4997, -0.4999, -0.4999, -0.4999]
+    run = make_run(
+        config=CONFIG, rollouts=[batch(rewards={"correct": [1, 0, 0, 0]}, advantage=used)]
+    )
+    found = measure(TOOL, run)
+    assert (found["n_rows"], found["n_groups"], found["group_size"]) == (4, 1, 4)
+    assert found["share_rows_differ"] == 0
+    assert found["largest"] == 1.4997
+    assert found["bound"] == 1.5
+    assert found["over_bound"] == pytest.approx(-0.0003)
+    assert found["group_sum_largest"] == 0
+    assert found["spread_median"] == 0.5
+    assert found["first_bad_step"] is None
+
+
+# (G - 1)/sqrt(G)
+@pytest.mark.parametrize(("size", "bound"), [(4, 1.5), (8, 2.475), (16, 3.75)])
+def test_nothing_in_a_group_is_farther_out_than_the_bound(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    advantages: Advantages,
+    size: int,
+    bound: float,
+) -> None:
+    rewards = np.eye(1, size)[0]
+    used = advantages(rewards, np.zeros(size, int))
+    run = make_run(config=CONFIG, rollouts=[batch(rewards={"correct": rewards}, advantage=used)])
+    found = measure(TOOL, run)
+    assert found["bound"] == pytest.approx(bound, abs=5e-4)
+    assert found["largest"] == pytest.approx(bound, abs=2e-3)
+    assert found["over_bound"] < 0
+    run = make_run(
+        config=CONFIG, rollouts=[batch(rewards={"correct": rewards}, advantage=1.2 * used)]
+    )
+    assert measure(TOOL, run)["over_bound"] > 0.2
+
+
+def test_a_hair_of_spread_with_full_size_advantages(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, advantages: Advantages
+) -> None:
+    # 15 rewards of 0.5 and one of 0.5001, G = 16: s = 1e-4/4 = 2.5e-5, so the odd one has
+    # A = (15/16) 1e-4/(2.5e-5 + 1e-4) = 0.75, and 3.75 without eps.
+    rewards = np.full(16, 0.5)
+    rewards[0] = 0.5001
+    used = advantages(rewards, np.zeros(16, int))
+    assert used[0] == pytest.approx(0.75, abs=1e-3)
+    run = make_run(config=CONFIG, rollouts=[batch(rewards={"correct": rewards}, advantage=used)])
+    found = measure(TOOL, run)
+    assert (found["tiny_spread_groups"], found["tiny_spread_share"]) == (1, 1)
+    assert found["share_rows_differ"] == 0
+
+
+def test_float32_noise_in_equal_rewards_is_no_spread(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, advantages: Advantages
+) -> None:
+    rewards = np.array([np.float32(0.1) * 3, np.float32(0.3), 0.3, 0.3], float)
+    assert np.ptp(rewards) > 1e-9
+    used = advantages(rewards, np.zeros(4, int))
+    run = make_run(config=CONFIG, rollouts=[batch(rewards={"correct": rewards}, advantage=used)])
+    found = measure(TOOL, run)
+    assert found["tiny_spread_groups"] == 0
+    assert found["share_rows_differ"] == 0
+
+
+def negate(d: SimpleNamespace) -> None:
+    d.advantage = -d.advantage
+
+
+def neighbour(d: SimpleNamespace) -> None:
+    d.advantage = np.roll(d.advantage, 1)
+
+
+def whole_batch(d: SimpleNamespace) -> None:
+    d.advantage = (d.total - d.total.mean()) / (np.std(d.total, ddof=1) + 1e-4)
+
+
+def undivided(d: SimpleNamespace) -> None:
+    for g in range(4):
+        d.advantage[d.group == g] = d.total[d.group == g] - d.total[d.group == g].mean()
+
+
+@pytest.mark.parametrize(
+    ("fault", "explains"),
+    [
+        (negate, "negated"),
+        (neighbour, "shifted"),
+        (whole_batch, "batch"),
+        (undivided, "unscaled"),
+    ],
+)
+def test_each_other_way_is_named_and_dated(
+    simulate: MakeRun,
+    measure: Measure,
+    fault: Callable[[SimpleNamespace], None],
+    explains: str,
+) -> None:
+    def train(d: SimpleNamespace) -> None:
+        if d.step >= ONSET:
+            fault(d)
+
+    found = measure(TOOL, simulate(1, train=train))
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert not found["from_start"]
+    assert found["share_rows_differ_after"] > 0.3
+    fits = {k: found[f"{k}_fits"] for k in ("negated", "shifted", "batch", "unscaled")}
+    assert fits.pop(explains) > 0.98
+    assert max(fits.values()) < 0.3
+
+
+def test_wrong_from_the_first_step(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, steps=12, train=negate))
+    assert found["from_start"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"), [("batch", None), ("none", undivided), (False, undivided)]
+)
+def test_the_run_s_own_setting_is_read_first(
+    simulate: MakeRun,
+    measure: Measure,
+    setting: object,
+    fault: Callable[[SimpleNamespace], None] | None,
+) -> None:
+    def train(d: SimpleNamespace) -> None:
+        undivided(d)
+        if fault is None:
+            d.advantage = d.advantage / (np.std(d.total, ddof=1) + 1e-4)
+
+    run = simulate(2, steps=12, train=train, config={"scale_rewards": setting})
+    found = measure(TOOL, run)
+    assert found["share_rows_differ"] == 0
+    assert found["bound"] is None
+
+
+def test_one_odd_row_in_a_step_is_no_onset(simulate: MakeRun, measure: Measure) -> None:
+    def train(d: SimpleNamespace) -> None:
+        if d.step == ONSET:
+            d.advantage[5] += 0.5
+
+    found = measure(TOOL, simulate(1, train=train))
+    assert found["share_rows_differ"] == pytest.approx(1 / (60 * 32), abs=1e-6)
+    assert found["first_bad_step"] is None
+
+
+def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Missing) -> None:
+    rows = batch(rewards={"correct": [1, 0]})
+    assert "advantages" in missing(TOOL, make_run(config=CONFIG))
+    assert "advantages" in missing(TOOL, make_run(config=CONFIG, rollouts=[rows]))
+    rows = batch(rewards={"correct": [1, 0]}, advantage=[0.7, -0.7])
+    assert "scale_rewards" in missing(TOOL, make_run(rollouts=[rows]))
+    by_part = {"multi_objective_aggregation": "normalize_then_sum"}
+    assert "part by part" in missing(TOOL, make_run(config=by_part, rollouts=[rows]))
+
+
+@settings(max_examples=8, derandomize=True)
+@given(order=st.permutations(range(4)), factor=st.floats(0.1, 1000))
+def test_neither_the_order_of_groups_nor_the_scale_of_rewards_matters(
+    simulate: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    order: list[int],
+    factor: float,
+) -> None:
+    run = simulate(3, steps=10, train=lambda d: negate(d) if d.step >= 6 else None)
+    before = measure(TOOL, run)
+    moved = changed.rebatch(run, lambda b: changed.reorder_groups(b, order))
+    assert {**measure(TOOL, moved), "shifted_fits": 0} == {**before, "shifted_fits": 0}
+
+    def scale(b: RolloutBatch) -> RolloutBatch:
+        return replace(b, rewards={k: factor * v for k, v in b.rewards.items()})
+
+    scaled = measure(TOOL, changed.rebatch(run, scale))
+    assert scaled["spread_median"] == pytest.approx(factor * before["spread_median"], rel=1e-5)
+    for name in ("first_bad_step", "share_rows_differ", "negated_fits", "largest", "bound"):
+        assert scaled[name] == before[name]

@@ -1,0 +1,127 @@
+"""Gold answers against what the samples of a prompt agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "check_gold"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+
+
+def said(*answers: str) -> list[str]:
+    return [f"<answer>{a}</answer>" for a in answers]
+
+
+def test_hand_counted_groups(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # 20 steps with three groups of five: 3 of 5 agree (60 %) on the gold answer, 4 of 5 on
+    # another one, and 2 of 5 agree on nothing.
+    rows = [
+        batch(
+            step,
+            prompts=["is a here"] * 5 + ["is b here"] * 5 + ["is c here"] * 5,
+            completions=said("a", "a", "a", "x", "y")
+            + said("b", "b", "b", "b", "z")
+            + said("c", "c", "v", "w", "u"),
+            gold=["a"] * 5 + ["q"] * 5 + ["c"] * 5,
+            size=5,
+        )
+        for step in range(1, 21)
+    ]
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert (found["n_groups"], found["n_consensus"]) == (60, 40)
+    assert found["consensus_share"] == pytest.approx(2 / 3, abs=1e-6)
+    assert found["consensus_wrong_share"] == 0.5
+    assert found["words_differ_share"] == 1
+    # `b` stands in its prompt, `q` does not.
+    assert (found["prompt_words_consensus"], found["prompt_words_gold"]) == (1, 0)
+    assert found["prompt_words_gap"] == 1
+    assert found["elsewhere_share"] == 0, "`b` is nobody's gold answer"
+
+
+def shifted_gold(d: SimpleNamespace) -> None:
+    """Each group has the gold answer of the one before it."""
+    golds = [d.gold[g * 8] for g in range(4)]
+    d.gold = [golds[(g - 1) % 4] for g in d.group]
+
+
+def run_with(simulate: MakeRun, fault: Callable[[SimpleNamespace], None], onset: int) -> Run:
+    return simulate(
+        1, solve=(0.75, 0.95), edit=lambda d: fault(d) if d.step >= onset else None
+    )
+
+
+def test_gold_of_the_neighbour_is_dated_and_named(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, run_with(simulate, shifted_gold, ONSET))
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert not found["from_start"]
+    assert found["consensus_wrong_share"] > 0.95
+    assert found["consensus_wrong_before"] == 0
+    assert found["stretch_gain"] > 50
+    # Of four groups in a ring three find their answer one place on, the last one at the front.
+    assert found["neighbour_share"] == pytest.approx(0.75, abs=0.06)
+    assert found["elsewhere_share"] == pytest.approx(1, abs=0.05)
+
+
+def test_gold_shifted_from_the_start(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, run_with(simulate, shifted_gold, 1))
+    assert found["from_start"]
+    assert found["consensus_wrong_share"] > 0.95
+
+
+def test_a_healthy_run_agrees_with_its_gold(healthy: Run, measure: Measure) -> None:
+    found = measure(TOOL, healthy)
+    assert found["consensus_wrong_share"] == 0
+    assert found["stretch_gain"] == 0
+    assert found["neighbour_share"] == found["prompt_words_gap"] == 0
+
+
+def test_a_weak_policy_is_no_wrong_gold(simulate: MakeRun, measure: Measure) -> None:
+    """Wrong answers scatter, so they make no consensus against the gold answer."""
+    found = measure(TOOL, simulate(2, solve=(0.0, 0.7), steps=80))
+    assert found["consensus_share"] < 0.3
+    assert found["consensus_wrong_share"] < 0.05
+
+
+def test_one_step_of_wrong_gold_is_no_stretch(simulate: MakeRun, measure: Measure) -> None:
+    def edit(d: SimpleNamespace) -> None:
+        if d.step == ONSET:
+            d.gold = [g if k else "0" for g, k in zip(d.gold, d.group, strict=True)]
+
+    found = measure(TOOL, simulate(1, solve=(0.75, 0.95), edit=edit))
+    assert found["stretch_gain"] == 0
+    assert found["consensus_wrong_share"] < 0.01
+
+
+def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[..., str]) -> None:
+    assert "right answers" in missing(TOOL, make_run())
+    rows = batch(rewards={"correct": [1, 0, 0]})
+    assert "right answers" in missing(TOOL, make_run(rollouts=[rows]))
+    rows = batch(completions=said("a", "a", "a"), gold=["a"] * 3)
+    assert "1 groups agree" in missing(TOOL, make_run(rollouts=[rows]))
+    rows = batch(completions=said("a", "a", "a"), gold=[None] * 3)
+    assert "0 groups agree" in missing(TOOL, make_run(rollouts=[rows]))
+
+
+@settings(max_examples=6, derandomize=True)
+@given(rows=st.permutations(range(8)), by=st.integers(1, 1000))
+def test_the_order_of_rows_in_a_group_and_the_step_numbers_do_not_matter(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace, rows: list[int], by: int
+) -> None:
+    run = run_with(simulate, shifted_gold, ONSET)
+    before = measure(TOOL, run)
+    mixed = [8 * g + r for g in range(4) for r in rows]
+    run = changed.rebatch(run, lambda b: changed.reorder(b, mixed))
+    after = measure(TOOL, changed.shift_steps(run, by))
+    assert after == changed.dates_moved(before, by)
