@@ -6,6 +6,10 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+import numpy as np
+
+from firstbad.tools.run import RolloutBatch
+
 Extractor = Callable[[str], str | None]
 
 LONGEST = 20_000
@@ -106,3 +110,22 @@ def extract(extractor: str, completion: str) -> str | None:
     """Normalised answer by the extractor of that name, or None when there is none."""
     found = EXTRACTORS[extractor](completion[-LONGEST:])
     return normalise(found) if found is not None else None
+
+
+def likely_extractor(batches: list[RolloutBatch]) -> str:
+    """The extractor whose answers look most like gold answers (by their number of words).
+
+    Looks, not agreement: the gold answers are on trial here. Ties go to the more specific one.
+    """
+    value: dict[str, float] = {}
+    for name in EXTRACTORS:
+        likeness = []
+        for batch in batches[:5]:
+            for gold, completion in zip(batch.gold or (), batch.completions, strict=True):
+                if gold is None:
+                    continue
+                answer = extract(name, completion)
+                gap = abs(len((answer or "").split()) - len(normalise(gold).split()))
+                likeness.append(0.0 if answer is None else 1.0 / (1.0 + gap))
+        value[name] = round(float(np.mean(likeness)), 1) if likeness else 0.0
+    return max(value, key=lambda n: value[n])

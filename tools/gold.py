@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 
-from firstbad.tools.answers import EXTRACTORS, extract, normalise
+from firstbad.tools.answers import extract, likely_extractor, normalise
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.run import Run
 from firstbad.tools.stats import raised_stretch
 
 STRONG = 0.6
@@ -58,7 +58,7 @@ def check_gold(run: Run) -> Measured[Gold]:
     batches = [b for b in run.rollouts.batches() if b.gold is not None]
     if not batches:
         raise NoData("no rollouts whose right answers are known")
-    extractor = _best_extractor(batches)
+    extractor = likely_extractor(batches)
     rows: list[tuple[int, str, str | None, str, float]] = []  # step, gold, consensus, prompt, share
     position: list[int] = []
     for batch in batches:
@@ -151,25 +151,6 @@ def _measured(
         sources=run.rollouts.sources,
         signal="gold answer against the samples' consensus",
     )
-
-
-def _best_extractor(batches: list[RolloutBatch]) -> str:
-    """The extractor whose answers look most like gold answers (by their number of words).
-
-    Looks, not agreement: the gold answers are on trial here. Ties go to the more specific one.
-    """
-    value: dict[str, float] = {}
-    for name in EXTRACTORS:
-        likeness = []
-        for batch in batches[:5]:
-            for gold, completion in zip(batch.gold or (), batch.completions, strict=True):
-                if gold is None:
-                    continue
-                answer = extract(name, completion)
-                gap = abs(len((answer or "").split()) - len(normalise(gold).split()))
-                likeness.append(0.0 if answer is None else 1.0 / (1.0 + gap))
-        value[name] = round(float(np.mean(likeness)), 1) if likeness else 0.0
-    return max(value, key=lambda n: value[n])
 
 
 def _elsewhere(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firstbad.tools.answers import EXTRACTORS, extract, normalise
+from firstbad.tools.answers import EXTRACTORS, extract, likely_extractor, normalise
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.patterns import explain_rows
@@ -116,7 +116,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     stretch = raised_stretch(hits, totals)
     if stretch is not None and (stretch.gain < SURE_GAIN or stretch.rate_in < 0.02):
         stretch = None
-    calibrated = agreement >= CALIBRATED
+    calibrated = agreement >= CALIBRATED and bool(judged.right.any())
     if stretch is None and disagree.mean() > 0.02:
         stretch = Stretch(0, len(steps), float(disagree.mean()), 0.0, 0.0)
     inside = np.ones(len(disagree), bool)
@@ -218,9 +218,14 @@ def _calibrate(batches: list[RolloutBatch], part: str) -> tuple[str, str, float]
             value = agreement + 1e-3 * float(judged.right.mean())
             if value > informative:
                 informative, best = value, (name, extractor, agreement)
-    if best[2] < 0:
-        raise NoData("no plain extractor finds a right answer in the earliest rows")
-    return best
+    if best[2] >= 0:
+        return best
+    # Nothing is right by any extractor: the one whose answers look like gold answers judges.
+    extractor = likely_extractor(batches)
+    judged = _judge(batches, names[0], extractor)
+    if not len(judged.steps):
+        raise NoData("no row with a gold answer and a score")
+    return names[0], extractor, float((judged.right == judged.scored).mean())
 
 
 def _two_valued(batches: list[RolloutBatch], name: str) -> bool:
@@ -232,7 +237,7 @@ def _two_valued(batches: list[RolloutBatch], name: str) -> bool:
             seen.update(np.unique(values[np.isfinite(values)]).tolist())
         if len(seen) > 2:
             return False
-    return bool(seen) and seen != {0.0, -0.0} or len(seen) == 2
+    return bool(seen)
 
 
 def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:

@@ -16,7 +16,7 @@ from firstbad.tools.run import Capture, FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
 
-FEWEST = 20
+FEWEST = 12
 """Steps below which no slope is read."""
 
 
@@ -175,7 +175,7 @@ def _slope_change(terms: LossTerms) -> int:
     than a tenth.
     """
     x, y = terms.predicted, terms.logged
-    n, margin = len(x), FEWEST // 2
+    n, margin = len(x), 10
     if n < 2 * margin:
         return 0
     xx, xy, yy = np.cumsum(x * x), np.cumsum(x * y), np.cumsum(y * y)

@@ -298,6 +298,15 @@ class Run:
     version: str | None = None
     """Framework version, where a file states it."""
 
+    def fresh_at(self, step: int) -> bool:
+        """Whether the rollouts of a step were generated for it, not kept from an earlier step.
+
+        True where no rollouts of the step are there to say otherwise.
+        """
+        if step not in self.rollouts.steps:
+            return True
+        return self.rollouts.batch(step).repeats_step is None
+
     @property
     def last_step(self) -> int | None:
         """Last step seen anywhere."""

@@ -32,7 +32,8 @@ class StepSize(Dated):
     updates_per_batch: float | None
     clip_late: float | None
     reuse_alarm: bool
-    """More than two updates per batch, and a clip fraction above 0.2 in the last third."""
+    """More than two updates per batch, a fifth of the best reward lost, and an alarm with it: clip
+    fraction above 0.2 in the last third, or KL above 0.5 nats."""
     resume_step: int | None
     resume_kl_factor: float | None
     """Mean KL change per step in the ten steps after the resume over the twenty before."""
@@ -64,14 +65,15 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     )
     updates = updates_per_batch(run)
     resume = _resume(run)
-    runaway = (
+    alarm = (late is not None and late > 0.2) or (kl_peak is not None and kl_peak > 0.5)
+    reuse = updates is not None and updates > 2 and alarm and lost is not None and lost > 0.2
+    runaway = not reuse and (
         kl_peak is not None
         and kl_peak > 0.5
         and lost is not None
         and lost > 0.5
         and ((growth or 0) > 3 or (change or 0) > 0.4)
     )
-    reuse = updates is not None and updates > 2 and late is not None and late > 0.2
     jump = bool(resume and (resume[1] or 0) > 4 and (resume[2] or 0) > 0.02)
     first = _first(kl, lost_at) if runaway or reuse else (resume[0] if jump and resume else None)
     rate = run.signals.get("learning_rate")

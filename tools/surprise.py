@@ -79,13 +79,15 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     Cannot tell: 0 is necessary, not sufficient, so a pass marks no step as good; nothing about old
     log-probs.
     """
-    dumps = [d for c in run.captures if (d := _read(run, c)) is not None]
+    # A second pass over a batch is scored by a policy that no longer sampled it.
+    fresh = (c for c in run.captures if run.fresh_at(c.step))
+    dumps = [d for c in fresh if (d := _read(run, c)) is not None]
     n = sum(len(d.surprise) for d in dumps)
     if n < POOL:
         raise NoData(
             f"{n} captured tokens with log-prob and entropy; at least {POOL} are needed"
             if dumps
-            else "no captures that hold both token log-probs and entropies"
+            else "no captures of fresh rollouts that hold both token log-probs and entropies"
         )
     cut = _best_cut(dumps)
     gap = _kl_gap(dumps[cut:])

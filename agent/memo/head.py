@@ -103,6 +103,10 @@ def caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> I
     if leading is not None:
         if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):
             yield Row("would refute it", refuted)
+        reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}
+        if leading.independent and leading.layer not in reached:
+            place = f"{leading.layer}.{leading.check}"
+            yield Row("rests on", f"`{place}`, an independent fact: it needs no layer before it")
         if leading.origin != "gate":
             yield Row("origin", f"proposed by {leading.origin}, not by a gate")
     closed = [r.id for r in verdict.layers if r.outcome == "not_reached"]

@@ -65,7 +65,7 @@ PANELS = (
     Panel("entropy", "Entropy", "nats per token", ("entropy",)),
     Panel("norm", "Gradient norm", "norm", ("grad_norm_preclip",), words=("gradient", "grad")),
     Panel("step_time", "Step time", "seconds", ("step_time",), words=("slow", "time", "stall")),
-    Panel("lr", "Learning rate", "learning rate", ("learning_rate",), words=("learning",)),
+    Panel("lr", "Learning rate", "rate", ("learning_rate",), words=("learning",)),
     Panel("loss", "Loss", "loss", ("loss",)),
     Panel("engine", "Log-probability, engine against trainer", "nats", ("logprob_diff_mean",)),
     Panel(
@@ -107,10 +107,9 @@ def build_plots(
 ) -> tuple[Plot, ...]:
     """The memo's charts, the first one wide."""
     parts = set(run.signals.under("reward_part")) if run is not None else set()
-    charts = [
-        *((c, id_) for c, id_ in _from_tables(verdict, evidence) if not _shows_only(c, parts)),
-        *_from_signals(verdict, evidence, run),
-    ]
+    charts = [(c, id_) for c, id_ in _from_tables(verdict, evidence) if not _shows_only(c, parts)]
+    shown = {chart.title for chart, _ in charts}
+    charts += [(c, key) for c, key in _from_signals(verdict, evidence, run) if c.title not in shown]
     return tuple(
         _drawn(replace(chart, id=f"plot-{i}", wide=i == 1), source)
         for i, (chart, source) in enumerate(charts[:MOST], 1)

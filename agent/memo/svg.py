@@ -19,7 +19,9 @@ from firstbad.tools.run import BoolArray, FloatArray
 
 Kind = Literal["line", "points", "area"]
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
-"""Margins in pixels: tick labels, nothing, marker labels, axis label."""
+"""Margins in pixels: tick labels (at least), nothing, marker labels, axis label."""
+CHARACTER = 6.6
+"""Width of a character of the tick labels, in pixels, on the safe side."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +71,17 @@ def draw(chart: Chart) -> Markup:
     """The chart as an `<svg>` element."""
     width, height = (1100.0, 250.0) if chart.wide else (540.0, 226.0)
     log = _wants_log(chart)
-    x_axis = _Axis(_span(chart, "x", False), LEFT, width - RIGHT, False)
     y_axis = _Axis(_span(chart, "y", log), height - BOTTOM, TOP, log)
+    y_ticks = _y_ticks(y_axis, log)
+    left = max(LEFT, 28 + CHARACTER * max((len(name) for _, name in y_ticks), default=0))
+    x_axis = _Axis(_span(chart, "x", False), left, width - RIGHT, False)
     parts = [
         Markup('<svg id="{}" class="chart" viewBox="0 0 {} {}" role="img">').format(
             chart.id, int(width), int(height)
         ),
         Markup("<title>{}</title><desc>{}</desc>").format(chart.title, chart.about),
         *_shading(chart, x_axis, height),
-        *_grid(chart, x_axis, y_axis, width, height, log),
+        *_grid(chart, x_axis, y_axis, y_ticks, log),
     ]
     if chart.diagonal:
         low, high = max(x_axis.low, y_axis.low), min(x_axis.high, y_axis.high)
@@ -104,21 +108,19 @@ class _Axis:
     def __init__(self, span: tuple[float, float], start: float, end: float, log: bool) -> None:
         self.low, self.high = span
         self._log = log
-        self._start, self._end = start, end
+        self.start, self.end = start, end
         self._from, self._to = (math.log10(v) for v in span) if log else span
 
     def at(self, value: float) -> float:
         """Pixel of a value."""
         place = math.log10(value) if self._log else value
-        return self._start + (place - self._from) / (self._to - self._from) * (
-            self._end - self._start
-        )
+        return self.start + (place - self._from) / (self._to - self._from) * (self.end - self.start)
 
     def all(self, values: FloatArray) -> FloatArray:
         """Pixels of many values."""
         places = np.log10(values) if self._log else values
-        pixels = self._start + (places - self._from) / (self._to - self._from) * (
-            self._end - self._start
+        pixels = self.start + (places - self._from) / (self._to - self._from) * (
+            self.end - self.start
         )
         return np.asarray(pixels, np.float64)
 
@@ -172,23 +174,26 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [10.0**i for i in range(first, last + 1, stride)]
 
 
+def _y_ticks(axis: _Axis, log: bool) -> list[tuple[float, str]]:
+    """Places and labels of the horizontal grid lines."""
+    marks = _log_ticks(axis.low, axis.high) if log else ticks(axis.low, axis.high, 4)
+    names = [number(value) for value in marks] if log else column(marks)
+    return list(zip(marks, names, strict=True))
+
+
 def _grid(
-    chart: Chart, x_axis: _Axis, y_axis: _Axis, width: float, height: float, log: bool
+    chart: Chart, x_axis: _Axis, y_axis: _Axis, y_ticks: list[tuple[float, str]], log: bool
 ) -> list[Markup]:
     parts = []
-    marks = _log_ticks(y_axis.low, y_axis.high) if log else ticks(y_axis.low, y_axis.high, 4)
-    names = [number(value) for value in marks] if log else column(marks)
-    for value, label in zip(marks, names, strict=True):
-        y = _px(y_axis.at(value))
+    left, right, bottom = x_axis.start, x_axis.end, y_axis.start
+    for value, label in y_ticks:
+        y = y_axis.at(value)
         parts.append(
             Markup(
                 '<path class="grid" d="M{0} {1}H{2}"/>'
                 '<text class="tick" x="{3}" y="{4}" text-anchor="end">{5}</text>'
-            ).format(
-                _px(LEFT), y, _px(width - RIGHT), _px(LEFT - 7), _px(y_axis.at(value) + 4), label
-            )
+            ).format(_px(left), _px(y), _px(right), _px(left - 7), _px(y + 4), label)
         )
-    bottom = height - BOTTOM
     count = 10 if chart.wide else 6
     marks = ticks(x_axis.low, x_axis.high, count, whole=not chart.diagonal)
     names = column(marks) if chart.diagonal else [number(value, step=True) for value in marks]
@@ -200,14 +205,12 @@ def _grid(
             ).format(_px(x_axis.at(value)), _px(bottom), _px(bottom + 17), label)
         )
     parts.append(
-        Markup('<path class="axis" d="M{} {}H{}"/>').format(
-            _px(LEFT), _px(bottom), _px(width - RIGHT)
-        )
+        Markup('<path class="axis" d="M{} {}H{}"/>').format(_px(left), _px(bottom), _px(right))
     )
-    middle = (LEFT + width - RIGHT) / 2
+    middle = (left + right) / 2
     parts.append(
         Markup('<text class="label" x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            _px(middle), _px(height - 5), chart.x_label
+            _px(middle), _px(bottom + BOTTOM - 5), chart.x_label
         )
     )
     y_label = chart.y_label + (" (log scale)" if log else "")

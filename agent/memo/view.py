@@ -74,6 +74,8 @@ class LayerView:
     checks: tuple[CheckView, ...]
     closes: bool
     """True for the layer at which the way is closed."""
+    is_open: bool
+    """True for a layer that the page shows unfolded: it closes the way, or holds a failed fact."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,13 @@ def layers(verdict: Verdict, loaded: Loaded) -> Iterable[LayerView]:
         layer = asked.get(result.id)
         asks = {c.id: c.asks for c in layer.checks} if layer else {}
         reached = result.outcome != "not_reached"
-        why = result.reason if reached else f"not interpreted: `{closed_at}` has not passed"
+        why = result.reason
+        if not reached:
+            facts = [
+                c.check for c in verdict.checks if c.layer == result.id and c.outcome == "fail"
+            ]
+            why = f"not interpreted: `{closed_at}` has not passed"
+            why += f"; failed as an independent fact: {names(facts)}" if facts else ""
         yield LayerView(
             id=result.id,
             number=result.number,
@@ -44,6 +50,8 @@ def layers(verdict: Verdict, loaded: Loaded) -> Iterable[LayerView]:
                 if c.layer == result.id
             ),
             closes=result.id == closed_at,
+            is_open=result.id == closed_at
+            or any(c.layer == result.id and c.outcome == "fail" for c in verdict.checks),
         )
 
 

@@ -619,6 +619,28 @@ def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
     assert "start again: there is no good step to go back to" in shown
 
 
+def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> None:
+    onset = Onset(last_good=60, first_bad=70, signal="dumps", sampled=True)
+    found = (LEADING.model_copy(update={"first_bad": onset}),)
+    shown = memo(incident(first_bad=onset, findings=found)).markdown
+    assert "every step from 70 on carries the fault, those after 60 may" in shown
+    assert "the last checkpoint that is not after the last good step 60" in shown
+
+
+def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:
+    fact = LEADING.model_copy(update={"layer": "samples", "check": "composition"})
+    made = memo(incident(findings=(fact,)))
+    for shown in (made.markdown, text_of(made.html)):
+        assert "an independent fact: it needs no layer before it" in shown
+        assert "failed as an independent fact:" in shown
+    assert '<details class="layer not_reached" open>' in made.html
+
+
+def test_finding_of_a_model_says_so() -> None:
+    guess = LEADING.model_copy(update={"origin": "model"})
+    assert "proposed by model, not by a gate" in memo(incident(findings=(guess,))).markdown
+
+
 def test_remedy_that_dilutes_is_never_called_a_fix() -> None:
     weak = LEADING.model_copy(update={"remedy": "halve the rate", "remedy_kind": "dilutes"})
     made = memo(incident(findings=(weak,)))
@@ -735,6 +757,44 @@ def test_run_of_50000_steps_stays_small() -> None:
     made = memo(verdict, run=run_of(50_000, 40_000))
     assert len(made.html) < 400_000
     assert "first bad 40000" in made.html
+
+
+def charts_of(html: str) -> list[str]:
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html)
+    return [re.sub(r"<span.*?</span>", "", caption) for caption in captions]
+
+
+def test_charts_show_what_the_finding_cites_first() -> None:
+    assert charts_of(memo(run=run_of()).html) == [
+        "Judged and logged accuracy",
+        "Groups by outcome",
+        "Reward and its parts",
+        "Step time",
+        "Completion length",
+        "KL divergence",
+        "Entropy",
+        "Gradient norm",
+    ]
+
+
+def test_charts_of_a_healthy_run_begin_with_what_was_said() -> None:
+    verdict = healthy().model_copy(update={"complaint": "is entropy falling too fast"})
+    assert charts_of(memo(verdict, run=run_of()).html)[0] == "Entropy"
+
+
+def test_loss_identity_is_drawn_as_points_around_the_diagonal() -> None:
+    rows = tuple((step, wave(step), wave(step) * 1.002) for step in range(1, STEPS + 1))
+    table = Table(
+        title="per step: logged and recomputed loss",
+        columns=("step", "logged", "recomputed"),
+        rows=rows,
+    )
+    found = {**case_evidence(), "E7": evidence("E7", "check_loss", "slope 1.002", tables=(table,))}
+    html = memo(found=found).html
+    assert charts_of(html)[0] == "Logged and recomputed loss"
+    assert 'class="diagonal"' in html
+    assert "before step 66" in html
+    assert "from step 66 on" in html
 
 
 def test_page_is_self_contained() -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.arrow import open_parquet
-from firstbad.tools.readers.rows import ALL_SUFFIXES, NOT_TABLES, Row, read_rows
+from firstbad.tools.readers.rows import ALL_SUFFIXES, NOT_TABLES, Row, first_rows, read_rows
 from firstbad.tools.readers.texts import answer_text, canonical_text, column_texts
 
 GOLD = (
@@ -66,6 +66,9 @@ class Answers:
 
 
 def _pairs(root: Root, file: File) -> Iterator[tuple[str, str | None]]:
+    head = first_rows(root, file)
+    if head and not any(_first(row, PROMPT) and _first(row, GOLD) for row in head):
+        return
     try:
         if file.suffix == ".parquet":
             yield from _parquet_pairs(file)

@@ -10,6 +10,7 @@ from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.jsonish import flatten, parse_object
 from firstbad.tools.readers.log import Log
+from firstbad.tools.readers.steps import note_folders
 from firstbad.tools.readers.tfevents import EventFile, parse_events
 from firstbad.tools.run import Config, Event
 
@@ -80,6 +81,7 @@ def read_board(root: Root) -> Board:
         board.files.append(events)
         if events.log:
             board.sources.append(root.source(file, "metrics", data))
+    note_folders(root, "event files", [source.ref for source in board.sources])
     return board
 
 

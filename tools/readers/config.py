@@ -24,7 +24,7 @@ _ARGS = (
 _MODEL = ("model_config.json", "config.json", "tokenizer/config.json", "model/config.json")
 _OF_A_MODEL = {"model_type", "architectures", "vocab_size"}
 _MAX_BYTES = 16 * 2**20
-_SECRET = re.compile(r"hub_token|api_?key|password|secret|credential|auth_token", re.I)
+_SECRET = re.compile(r"(hub|hf|access|auth)_token|api_?key|password|secret|credential", re.I)
 
 
 def read_config(root: Root) -> Config:

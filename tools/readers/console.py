@@ -6,12 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.jsonish import decode
 from firstbad.tools.readers.log import Log, number
-from firstbad.tools.run import Event
+from firstbad.tools.run import Event, EventKind
 
 MAX_EVENTS = 2_000
 MAX_LINE = 500
@@ -19,13 +20,20 @@ _HALF_BYTES = 32 * 2**20
 _NAME = r"(?:[^/]+/)*[^/]+\.(?:log|out|err|txt)"
 _NOT_LOGS = re.compile(
     r"(^|/)(requirements|vocab|merges|readme|license|latest[^/]*)\.txt$|"
-    r"(^|/)(checkpoint-\d+|tokenizer|data)/",
+    r"(^|/)(checkpoint-\d+|tokenizer|data)/|(^|/)logs/debug[^/]*\.log$",
     re.I,
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 _STEP = re.compile(r"\b(?:global[ _])?step\s*[:=#]?\s*(\d+)(?:\s*/\s*(\d+))?\b", re.I)
 # What may stand before `step N` in a metric line: times, levels, process tags. No other words.
-_BEFORE = re.compile(r"\([^)]*\)|\[[^\]]*\]|\b(?:INFO|global|train(?:ing)?|T|Z)\b", re.I)
+_BEFORE = re.compile(
+    r"\([^)]*\)|\[[^\]]*\]|\d[\d:.,TZ+/-]*|\b(?:INFO|global|train(?:ing)?|epoch)\b|[\w.]+:(?=\s)",
+    re.I,
+)
+_NUMBER = r"[-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
+_PAIR = re.compile(
+    rf"(?<![\w/.@-])([A-Za-z_][\w/.@()-]*)['\"]?\s*[:=]\s*['\"]?({_NUMBER})(?![\w.:])", re.I
+)
 _DICT_PAIR = re.compile(r"['\"]([^'\"]+)['\"]: ['\"]?([-+]?[\w.]+(?:[eE][-+]?\d+)?)['\"]?")
 _PROGRESS = re.compile(r"\b(\d+)/(\d+) \[\d+:\d+")
 _SEGMENT = re.compile(r"\bstart segment (\d+)/(\d+)\s*:?\s*(.*)")
@@ -38,6 +46,8 @@ _ERROR = re.compile(
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")
 _GOES_BACK = "step goes back"
 _MAX_RESUMES = 10
+_PROCESS = re.compile(r"^\([^)]*pid=\d+[^)]*\) ?")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*|:|)$")
 _TRACEBACK = "Traceback (most recent call last)"
 _FINISHED = re.compile(r"\btraining (?:finished|completed)\b", re.I)
 
@@ -107,13 +117,17 @@ class _Reader:
         self.is_log = False
 
     def read(self, text: str) -> None:
-        lines = iter(re.split(r"[\r\n]+", text))
+        lines = (
+            _PROCESS.sub("", _ANSI.sub("", line[: 50 * MAX_LINE]))
+            for line in re.split(r"[\r\n]+", text)
+        )
         for line in lines:
-            line = _ANSI.sub("", line[: 50 * MAX_LINE])
             if _TRACEBACK in line:
-                self._error(_last_of_traceback(lines, self._line))
-            else:
-                self._line(line)
+                self.is_log = True
+                text, after = _traceback(lines)
+                self._wait("error", text)
+                line = after
+            self._line(line)
         self._flush_end()
 
     def drop_interleaved(self) -> None:
@@ -133,7 +147,7 @@ class _Reader:
         elif values := _printed_dict(line):
             self._dict(values)
         elif _ERROR.search(line):
-            self._error(line)
+            self._wait("error", line)
         elif _WARNING.search(line):
             self._wait("warning", line)
         elif match := _PROGRESS.search(line):
@@ -143,9 +157,11 @@ class _Reader:
 
     @staticmethod
     def _is_metrics(line: str, match: re.Match[str]) -> bool:
-        before = _BEFORE.sub("", line[: match.start()])
+        before = line[: match.start()]
+        if _WARNING.search(before) or _ERROR.search(before):
+            return False
         has_values = bool(match[2]) or bool(_values(line[match.end() :]))
-        return has_values and not re.search(r"[A-Za-z]", before)
+        return has_values and not re.search(r"[A-Za-z]", _BEFORE.sub("", before))
 
     def _metrics(self, step: int, values: dict[str, str]) -> None:
         self.is_log = True
@@ -198,16 +214,18 @@ class _Reader:
         self._waiting = started
         self._step = None
 
-    def _error(self, text: str) -> None:
-        self.is_log = True
-        self._wait("error", text)
-
     def _wait(self, kind: str, text: str) -> None:
+        """Keep for the step in progress, which is known when its metric line comes."""
+        # Warnings must not crowd out errors: each kind has its own limit.
+        if self._kept[kind] >= MAX_EVENTS // 2:
+            self.left[kind] += 1
+            return
+        self._kept[kind] += 1
         self._waiting.append((kind, " ".join(text.split())[:MAX_LINE]))
 
     def _flush(self, step: int | None) -> None:
         for kind, text in self._waiting:
-            self._keep(kind, step, text)
+            self.events.append(Event(cast(EventKind, kind), step, text, self._file.name))
         self._waiting.clear()
 
     def _flush_end(self) -> None:
@@ -215,23 +233,17 @@ class _Reader:
         step = self._step
         self._flush(step if step is None or self._finished else step + self._gap)
 
-    def _keep(self, kind: str, step: int | None, text: str) -> None:
-        # Warnings must not crowd out errors: each kind has its own limit.
-        if self._kept[kind] >= MAX_EVENTS // 2:
-            self.left[kind] += 1
-            return
-        self._kept[kind] += 1
-        self.events.append(Event(kind, step, text, self._file.name))  # type: ignore[arg-type]
-
 
 def _values(text: str) -> dict[str, str]:
-    """`key=value` pairs, or verl's ` - key:value`."""
+    """`key=value` or `key: value` pairs, or verl's ` - key:value` with any text in its keys."""
+    if " - " not in text:
+        return dict(_PAIR.findall(text))
     pairs = {}
-    for part in text.split(" - ") if " - " in text else text.split():
-        key, sign, value = part.strip().rpartition(":" if " - " in text else "=")
-        value = value.strip(" ,;").removeprefix("np.float64(").removeprefix("np.float32(")
-        if sign and key and number(value.rstrip(")")) is not None:
-            pairs[key.strip()] = value.rstrip(")")
+    for part in text.split(" - "):
+        key, _, value = part.strip().rpartition(":")
+        value = value.removeprefix("np.float64(").removeprefix("np.float32(").rstrip(")")
+        if key and number(value) is not None:
+            pairs[key] = value
     return pairs
 
 
@@ -244,13 +256,14 @@ def _printed_dict(line: str) -> dict[str, str]:
     return numbers if len(numbers) >= 2 else {}
 
 
-def _last_of_traceback(lines: Iterator[str], otherwise: object) -> str:
-    """The exception line that ends a traceback, with the place that raised it."""
+def _traceback(lines: Iterator[str]) -> tuple[str, str]:
+    """The exception that ends a traceback with the place that raised it, and the next line."""
     place = ""
     for line in lines:
-        line = _ANSI.sub("", line[: 50 * MAX_LINE])
         if line.startswith((" ", "\t")):
             place = line.strip() if line.strip().startswith("File ") else place
-        elif line.strip():
-            return f"{line.strip()} ({place})" if place else line.strip()
-    return f"{_TRACEBACK} ({place})"
+        elif _EXCEPTION.match(line):
+            return f"{line} ({place})" if place else line, ""
+        elif line:  # another process printed into it
+            return f"{_TRACEBACK} ({place})", line
+    return f"{_TRACEBACK} ({place})", ""

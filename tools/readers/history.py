@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
+
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.jsonish import decode, salvage_rows
 from firstbad.tools.readers.log import Log, number, step_number
+from firstbad.tools.readers.steps import note_gaps
 from firstbad.tools.run import Event
 
 _NAME = r"(?:.*/)?trainer_state\.json"
@@ -77,6 +80,9 @@ def read_history(root: Root) -> History:
         _compare(history, file, found, newest.file, rows)
     _add(history.log, rows)
     _inside(history, newest.file, rows)
+    if history.log:
+        fullest = max(history.log.series.values(), key=lambda series: len(series.steps))
+        note_gaps(root, newest.file.name, np.unique(np.array(fullest.steps, np.int64)))
     return history
 
 

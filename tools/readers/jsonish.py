@@ -29,10 +29,14 @@ def decode(data: bytes) -> tuple[str, str | None]:
         return data.decode("utf-8-sig"), None
     except UnicodeDecodeError:
         pass
-    try:
-        return data.decode("cp1252"), "Windows-1252"
-    except UnicodeDecodeError:
-        return data.decode("utf-8-sig", "replace"), "unknown; unreadable bytes were replaced"
+    text = data.decode("utf-8-sig", "replace")
+    beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    if beyond_ascii <= 2 * text.count("\ufffd"):  # hardly any of it was UTF-8
+        try:
+            return data.decode("cp1252"), "Windows-1252"
+        except UnicodeDecodeError:
+            pass
+    return text, "UTF-8, its unreadable bytes replaced"
 
 
 def parse(data: bytes, name: str) -> object:

@@ -55,7 +55,10 @@ def first_rows(root: Root, file: File, count: int = 50) -> list[Row]:
             if count > 1:
                 data += b"".join(stream.readlines(2**16))
         silent = Root(root.path)  # what is wrong with the file is noted when it is read as a whole
-        return list(itertools.islice(_text_rows(silent, file, data), count))
+        rows = list(itertools.islice(_text_rows(silent, file, data), count))
+        if not rows and file.suffix in SUFFIXES["csv"]:  # the first row has cells of many lines
+            rows = list(itertools.islice(read_rows(silent, file), count))
+        return rows
     except (UserError, OSError, ValueError):
         return []
 

@@ -37,6 +37,14 @@ def step_key(rows: Sequence[Mapping[str, object]]) -> str | None:
     return None
 
 
+def note_folders(root: Root, what: str, names: Sequence[str]) -> None:
+    """Say when files of several folders were read as one run: they might be several runs."""
+    folders = sorted({name.rpartition("/")[0] or "." for name in names})
+    if len(folders) > 1:
+        listed = ", ".join(folders[:5]) + (", ..." if len(folders) > 5 else "")
+        root.note("folders_merged", f"{what} of {len(folders)} folders are read as one: {listed}")
+
+
 def note_gaps(root: Root, name: str, steps: IntArray) -> None:
     """Say where steps are missing or the log interval changes.
 

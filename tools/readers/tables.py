@@ -14,7 +14,7 @@ from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.log import Log, number, step_number
 from firstbad.tools.readers.rollout_rows import holds_rollouts
 from firstbad.tools.readers.rows import ALL_SUFFIXES, NOT_TABLES, Row, first_rows, flat, read_rows
-from firstbad.tools.readers.steps import STEP_KEYS, note_gaps, step_key
+from firstbad.tools.readers.steps import STEP_KEYS, note_folders, note_gaps, step_key
 from firstbad.tools.run import Event
 
 _DATA = re.compile(r"(^|/)(data|datasets?)/", re.I)
@@ -97,6 +97,8 @@ def read_metrics(root: Root, files: Iterable[File]) -> Metrics:
             found.log.add_series(name, series.steps, series.values)
         found.events += own.events
         found.sources.append(root.source(file, "metrics"))
+    trained = [s.ref for s in found.sources if not _EVALUATION.search(s.ref)]
+    note_folders(root, "metrics files", trained)
     return found
 
 

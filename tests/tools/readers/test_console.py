@@ -188,3 +188,37 @@ def test_a_log_of_errors_alone_has_no_steps(make: Any, tmp_path: Path) -> None:
     make.text("train.log", "step 1/2 reward=1\n")
     run = read(make, tmp_path, "CUDA out of memory. Tried\n", "err.out")
     assert run.events == (Event("error", None, "CUDA out of memory. Tried", "err.out"),)
+
+
+def test_a_traceback_that_another_process_prints_into(make: Any, tmp_path: Path) -> None:
+    run = read(
+        make,
+        tmp_path,
+        "step 1/9 a=1\n(Worker pid=7) Traceback (most recent call last):\n"
+        '(Worker pid=7)   File "w.py", line 2\nstep 2/9 a=2\n(Worker pid=7) KeyError\n',
+    )
+    assert told(run, "error") == [(2, 'Traceback (most recent call last) (File "w.py", line 2)')]
+    assert run.signals.unknown["a"].steps.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-01-02T03:04:05Z [INFO] step 7 | loss: 0.5 | reward: 1.25",
+        "INFO trainer.py: Step 7: loss=0.5, reward=1.25, eta=0:12:33",
+        "Epoch 1/3 step 7/90 loss=0.5 reward=1.25 lr=1e-06",
+        "global step 7 {'loss': 0.5, 'reward': 1.25}",
+        "\u2728 Global step 7: {'loss': 0.5, 'reward': 1.25}",
+    ],
+)
+def test_forms_of_metric_lines(make: Any, tmp_path: Path, line: str) -> None:
+    run = read(make, tmp_path, line + "\n")
+    assert run.signals.known["reward_mean"].at(7) == 1.25
+    assert run.signals.known["loss"].at(7) == 0.5
+    assert "eta" not in run.signals.unknown
+
+
+def test_long_lines_take_no_time(make: Any, tmp_path: Path) -> None:
+    nasty = ["a" * 25_000, "{'a': " * 4_000, "step 1 " + "b=" * 12_000, "x." * 12_000, "(" * 25_000]
+    run = read(make, tmp_path, "step 1/2 reward=1\n" + "\n".join(nasty * 3))
+    assert run.last_step == 1

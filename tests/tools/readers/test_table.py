@@ -264,10 +264,8 @@ def test_several_rows_of_one_step_are_merged(make: Any) -> None:
 
 
 def test_an_export_of_the_page_of_wandb(make: Any) -> None:
-    text = (
-        '"Step","run - train/reward","run - train/reward__MIN","run - train/reward__MAX"\n1,3,3,3\n'
-    )
-    run = open_run(str(make.text("e.csv", text)))
+    names = [f"run - train/reward{end}" for end in ("", "__MIN", "__MAX")]
+    run = open_run(str(make.csv("e.csv", [{"Step": 1, **dict.fromkeys(names, 3)}])))
     assert run.signals.known["reward_mean"].at(1) == 3
     assert not run.signals.unknown
     assert "sampled" in codes(run)
@@ -502,3 +500,17 @@ def test_a_file_that_vanishes_is_a_note(make: Any, rollouts: Rows) -> None:
     path.unlink()
     assert len(run.rollouts.batch(1)) == 0
     assert "file_skipped" in codes(run)
+
+
+def test_a_first_row_of_many_lines(make: Any) -> None:
+    text = "line\n" * 100_000
+    rows = [{"step": 1, "prompt": "p", "completion": text}, {"step": 1, "completion": "b c"}]
+    batch = open_run(str(make.csv("r.csv", rows))).rollouts.batch(1)
+    assert len(batch) == 2
+
+
+def test_files_of_several_folders(make: Any, tmp_path: Path) -> None:
+    make.csv("a/metrics.csv", [{"step": 1, "reward": 1}])
+    make.csv("b/metrics.csv", [{"step": 2, "reward": 1}])
+    run = open_run(str(tmp_path))
+    assert any("2 folders are read as one: a, b" in note.text for note in run.notes)

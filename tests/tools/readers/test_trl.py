@@ -119,6 +119,12 @@ def test_eval_rows_share_a_step_with_training_rows(make: Any, tmp_path: Path) ->
     assert "duplicates" not in codes(run)
 
 
+def test_missing_rows_are_noted(make: Any, tmp_path: Path) -> None:
+    make.state("trainer_state.json", [*rows(1, 20), *rows(25, 40)])
+    run = open_run(str(tmp_path))
+    assert any("4 steps missing, the first after 20" in note.text for note in run.notes)
+
+
 def test_null_is_missing_and_nan_is_counted(make: Any, tmp_path: Path) -> None:
     make.text(
         "trainer_state.json",

@@ -1,0 +1,265 @@
+"""Independent re-judging: a verifier that dies, is too strict, too lenient, or scores other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.evidence import Evidence
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "rejudge"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+Fault = Callable[[SimpleNamespace], None]
+
+
+def between(fault: Fault, first: int, last: int = 10**9) -> Fault:
+    return lambda d: fault(d) if first <= d.step <= last else None
+
+
+def dead(d: SimpleNamespace) -> None:
+    """Nothing is judged: every row gets the error's score."""
+    d.rewards["correct"][:] = 0
+
+
+def strict(d: SimpleNamespace) -> None:
+    """Answers without tags are not read."""
+    d.rewards["correct"] *= d.rewards["format"]
+
+
+def lenient(d: SimpleNamespace) -> None:
+    """Every answer in tags is right."""
+    d.rewards["correct"] = np.maximum(d.rewards["correct"], d.rewards["format"])
+
+
+def shifted(d: SimpleNamespace) -> None:
+    """Scores are written one row late."""
+    d.rewards["correct"] = np.roll(d.rewards["correct"], 1)
+
+
+def mixed(d: SimpleNamespace) -> None:
+    """Scores are written in any order."""
+    d.rewards["correct"] = d.rng.permutation(d.rewards["correct"])
+
+
+def test_hand_counted_rows(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # 40 steps of four rows; the first two rows are right. Up to step 20 the score says so; from
+    # step 21 on the first row is scored wrong. 160 rows, 20 disagree.
+    def rows(step: int) -> RolloutBatch:
+        first = 1.0 if step <= 20 else 0.0
+        return batch(
+            step,
+            completions=[f"<answer>{a}</answer>" for a in (1, 1, 2, 3)],
+            gold=["1"] * 4,
+            rewards={"correct": [first, 1, 0, 0]},
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 41)]))
+    assert (found["n_rows"], found["coverage"]) == (160, 1)
+    assert found["calibration_agreement"] == pytest.approx(0.9375, abs=0.07)
+    assert found["agreement_all"] == pytest.approx(1 - 20 / 160)
+    assert (found["agreement_before"], found["agreement_after"]) == (1, 0.75)
+    assert (found["rejected_right"], found["accepted_wrong"]) == (20, 0)
+    assert found["rejected_right_share"] == 0.5, "one of two right rows"
+    assert found["one_sided"] == 1
+    assert (found["last_good_step"], found["first_bad_step"]) == (20, 21)
+    assert (found["stretch_steps"], found["stretch_reaches_end"]) == (20, True)
+    assert found["judged_right_before"] == found["judged_right_after"] == 0.5
+    assert found["scored_right_share_after"] == 0.25
+
+
+def test_a_verifier_that_dies(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=between(dead, ONSET)))
+    assert found["calibrated"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert found["agreement_before"] == 1
+    assert found["scored_constant"]
+    assert found["rejected_right_share"] == 1
+    assert found["accepted_wrong_share"] == 0
+    assert found["judged_right_after"] == pytest.approx(found["judged_right_before"], abs=0.1)
+    assert found["stretch_reaches_end"]
+    assert found["batch_level"] == 1, "in each step all right rows are rejected"
+
+
+def test_an_outage_that_ends(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=between(dead, 21, 28)))
+    assert (found["first_bad_step"], found["stretch_steps"]) == (21, 8)
+    assert not found["stretch_reaches_end"]
+    assert found["agreement_before"] == 1
+
+
+def test_a_strict_verifier_is_no_outage(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, tagged=0.7, edit=between(strict, ONSET)))
+    assert found["first_bad_step"] == ONSET
+    assert not found["scored_constant"]
+    assert 0.15 < found["rejected_right_share"] < 0.45
+    assert found["accepted_wrong"] == 0
+    assert found["one_sided"] == 1
+    assert found["explained_by_form"] == 1, "the rejected rows are those whose form part is low"
+    assert found["shift_agreement"] < 0.8
+    assert found["exchange_z"] > 5
+
+
+def test_a_verifier_that_reads_only_the_beginning(simulate: MakeRun, measure: Measure) -> None:
+    def short(d: SimpleNamespace) -> None:
+        d.rewards["correct"] *= np.array([len(c.split()) <= 12 for c in d.completions])
+
+    found = measure(TOOL, simulate(1, edit=between(short, ONSET)))
+    assert (found["pattern_found"], found["pattern_purity"]) == (True, 1)
+    assert found["explained_by_form"] < 0.3
+    assert not found["scored_constant"]
+
+
+def test_a_policy_that_never_solves_a_task_is_judged_alike(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, simulate(1, solve=(0.0, 0.0)), part="correct")
+    assert found["agreement_all"] == 1
+    assert not found["calibrated"], "nothing was ever right, so agreement proves nothing"
+    assert found["first_bad_step"] is None
+
+
+def test_a_lenient_verifier(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=between(lenient, ONSET)))
+    assert found["first_bad_step"] == ONSET
+    assert found["rejected_right"] == 0
+    assert found["accepted_wrong_share"] > 0.8
+    assert found["one_sided"] == 1
+
+
+def test_scores_one_row_late_agree_when_moved_back(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=between(shifted, ONSET)))
+    assert found["first_bad_step"] == ONSET
+    assert found["agreement_after"] < 0.7
+    assert found["shift_agreement"] == 1
+    assert found["exchange_z"] < 2.5
+
+
+def test_scores_in_any_order_exchange_right_and_wrong(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=between(mixed, ONSET)))
+    assert found["first_bad_step"] == ONSET
+    assert found["shift_agreement"] < 0.7
+    assert found["exchange_z"] < 2.5
+    assert 0.4 < found["one_sided"] < 0.6
+
+
+def test_step_time_beside_an_outage(simulate: MakeRun, measure: Measure) -> None:
+    def log(values: dict[str, np.ndarray[Any, Any]], steps: np.ndarray[Any, Any]) -> None:
+        values["step_time"][steps >= ONSET] *= 3
+
+    found = measure(TOOL, simulate(1, edit=between(dead, ONSET), log=log))
+    assert found["timing_shift"] == pytest.approx(3, rel=0.1)
+    quiet = measure(TOOL, simulate(1, edit=between(dead, ONSET)))
+    assert quiet["timing_shift"] == pytest.approx(1, rel=0.1)
+
+
+def test_a_verifier_dead_from_the_start(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=dead), part="correct")
+    assert found["from_start"]
+    assert not found["calibrated"]
+    assert found["scored_constant"]
+    assert found["rejected_right_share"] == 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a part that is 0 everywhere is left out, and the format part is judged in its place: "
+    "a dead verifier reads as one that takes wrong answers for right",
+)
+def test_the_format_part_is_not_judged_in_place_of_a_dead_outcome(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, simulate(1, edit=dead))
+    assert found["accepted_wrong"] == 0
+
+
+def test_a_healthy_run_agrees(healthy: Run, measure: Measure) -> None:
+    found = measure(TOOL, healthy)
+    assert found["calibrated"]
+    assert found["agreement_all"] == 1
+    assert found["first_bad_step"] is None
+    assert found["one_sided"] is None
+
+
+def test_a_policy_that_forgets_the_task_is_judged_alike(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """Right answers become rare and the score says so: no disagreement, though accuracy falls."""
+
+    def forget(d: SimpleNamespace) -> None:
+        for i in np.flatnonzero(d.right):
+            if d.rng.random() < 0.9:
+                d.completions[i] = d.completions[i].replace(d.gold[i], "0")
+                d.rewards["correct"][i] = 0
+
+    found = measure(TOOL, simulate(1, edit=between(forget, ONSET)))
+    assert found["judged_right_last"] < 0.3 < found["judged_right_first"]
+    assert found["agreement_all"] == 1
+    assert found["first_bad_step"] is None
+
+
+def test_one_step_of_disagreement_is_no_stretch(simulate: MakeRun, measure: Measure) -> None:
+    def few(d: SimpleNamespace) -> None:
+        d.rewards["correct"][np.flatnonzero(d.right)[:2]] = 0
+
+    found = measure(TOOL, simulate(1, edit=between(few, ONSET, ONSET)))
+    assert found["rejected_right"] == 2
+    assert found["stretch_gain"] == 0
+    assert found["first_bad_step"] is None
+
+
+def test_disagreeing_rows_are_shown(
+    simulate: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    found = evidence(TOOL, simulate(1, edit=between(dead, ONSET)))
+    table = found.tables[1]
+    assert len(table.rows) == 8
+    assert table.cut_rows > 100
+    for row in table.rows:
+        assert row[0] in range(ONSET, 61)
+        assert str(row[4]) in str(row[3])
+        assert row[5:] == ("right", "wrong")
+
+
+def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[..., str]) -> None:
+    assert "right answers" in missing(TOOL, make_run())
+    rows = batch(rewards={"correct": [1, 0]})
+    assert "right answers" in missing(TOOL, make_run(rollouts=[rows]))
+    rows = batch(rewards={"score": [0.1, 0.2, 0.3]}, gold=["1"] * 3)
+    assert "no two-valued reward part to judge; parts: score" in missing(
+        TOOL, make_run(rollouts=[rows])
+    )
+    rows = batch(rewards={"correct": [1.0] * 20}, completions=["1"] * 20, gold=["1"] * 20)
+    assert "20 rows with a gold answer; at least 60" in missing(TOOL, make_run(rollouts=[rows]))
+
+
+@settings(max_examples=5, derandomize=True)
+@given(order=st.permutations(range(4)), by=st.integers(0, 1000), factor=st.floats(0.5, 5))
+def test_order_of_groups_step_numbers_and_scale_do_not_matter(
+    simulate: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    order: list[int],
+    by: int,
+    factor: float,
+) -> None:
+    run = simulate(2, steps=30, edit=between(dead, 16))
+    before = measure(TOOL, run)
+
+    def change(batch: RolloutBatch) -> RolloutBatch:
+        moved: RolloutBatch = changed.reorder_groups(batch, order)
+        moved.rewards["correct"][:] *= factor
+        return moved
+
+    after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
+    assert after == changed.dates_moved(before, by)
