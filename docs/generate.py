@@ -242,7 +242,7 @@ def first_screen() -> str:
         (folder,) = Path(home, "incidents").iterdir()
         text = printed.getvalue().replace(home, "~/.local/share/firstbad")
         text = text.replace(folder.name, EXAMPLE_ID)
-    if code != 1:
+    if code != 1 or "broke:" in text:
         raise SystemExit(f"firstbad {' '.join(words)}: exit code {code}\n{text}")
     return f"```text\n{shortened(text)}\n```"
 

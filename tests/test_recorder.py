@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from firstbad_recorder import SCHEMA_VERSION, Recorder
 
 
-def refuse(constant: str) -> None:
+def not_json(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
 
@@ -29,7 +29,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     """Parsed lines without their time."""
     found = []
     for line in file.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line, parse_constant=refuse)
+        record = json.loads(line, parse_constant=not_json)
         assert record.pop("time") > 1.7e9
         found.append(record)
     return found
@@ -37,7 +37,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 def run_file(folder: Path) -> dict[str, Any]:
     run: dict[str, Any] = json.loads(
-        (folder / "run.json").read_text(encoding="utf-8"), parse_constant=refuse
+        (folder / "run.json").read_text(encoding="utf-8"), parse_constant=not_json
     )
     return run
 
@@ -255,13 +255,19 @@ def test_folder_that_cannot_be_used_is_counted_and_tried_again(
     assert run_file(folder)["dropped"] == 6
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_folder_without_write_permission_is_counted(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
+def test_folder_without_write_permission_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> int:  # a mode bit would not stop root
+        raise PermissionError(13, "Permission denied")
+
     recorder = Recorder(tmp_path)
-    recorder.scalars(1, reward=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        recorder.scalars(1, reward=0.5)
+        recorder.event("phase", 1, "second")
     recorder.close()
-    assert recorder.dropped == 2
+    assert run_file(tmp_path)["dropped_by_reason"] == {"PermissionError: Permission denied": 2}
 
 
 def test_folder_removed_while_training_is_made_again(tmp_path: Path) -> None:
@@ -339,3 +345,15 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
         thread.join()
     assert len({record["step"] for record in lines(tmp_path / "metrics.jsonl")}) == 800
     assert recorder.dropped == 0
+
+
+def test_readme_example_runs_and_its_table_names_every_key(repo: Path, tmp_path: Path) -> None:
+    readme = (repo / "recorder" / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("```python\n")[2].partition("```")[0]
+    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
+    record = tmp_path / "runs" / "7" / "record"
+    assert [line["step"] for line in lines(record / "metrics.jsonl")] == [1, 2, 3]
+    (event,) = lines(record / "events.jsonl")
+    run = run_file(record)
+    assert run["dropped"] == 0
+    assert not [key for key in [*run, *event, "time"] if f"`{key}`" not in readme]

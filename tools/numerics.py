@@ -1,9 +1,8 @@
-"""Finiteness and storage precision: the first NaN or Inf, and grids that are too coarse."""
+"""Finiteness: the first NaN or Inf, in the order of computation."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
@@ -27,14 +26,10 @@ ORDER = {
     "grad_norm_preclip": 5,
     "reward_mean": 0,
 }
-BF16_DROPPED_BITS = 16
-"""A bfloat16 value held in float32 has its lower 16 bits zero."""
-FLOAT16_OVER_BF16_BITS = 3
-"""A bfloat16 value held in float16 has at least its lower 3 mantissa bits zero."""
 
 
 class Numbers(Dated):
-    """Non-finite values and coarse grids."""
+    """Non-finite values."""
 
     n_captures: int
     n_values: int
@@ -46,28 +41,21 @@ class Numbers(Dated):
     first_nonfinite_order: int | None
     """Place in the order of computation of what broke first: 0 reward, 1 log-prob, 2 ratio,
     3 KL, 4 loss, 5 gradient."""
-    coarse_share: float | None
-    """Share of captured log-probs that lie on the bfloat16 grid; about 0.125 by chance when held
-    in float16, 0 in float32."""
-    coarse_excess: float | None
-    """That share less the one expected by chance in the storage type."""
     low_precision_config: bool | None
     """The config trains in float16 or bfloat16."""
 
 
 @tool
 def check_numbers(run: Run) -> Measured[Numbers]:
-    """Non-finite values in captures and metrics, and log-probs that lie on a coarse grid.
+    """Non-finite values in captures and metrics.
 
-    bfloat16 keeps 8 significant bits; log-probs computed in it lie on its grid however they are
-    stored later. The first non-finite quantity in the order of computation is one or two
+    The first non-finite quantity in the order of computation is one or two
     operations after the cause.
 
     Cannot tell: values between captures; a loss whose NaN the framework filters (TRL does by
     default), so gradient norm and KL are read as well.
     """
     found: list[tuple[int, int, str, int]] = []  # step, order, name, count
-    coarse, total, chance = 0, 0, 0.0
     captures = 0
     values = 0
     for capture in run.captures:
@@ -76,8 +64,6 @@ def check_numbers(run: Run) -> Measured[Numbers]:
             values += n
             if bad:
                 found.append((capture.step, ORDER.get(name, 3), name, bad))
-        hits, n, expected = _coarse(run, capture)
-        coarse, total, chance = coarse + hits, total + n, max(chance, expected)
     logged: set[int] = set()
     for name, signal in run.signals.known.items():
         if name not in ORDER:
@@ -98,8 +84,6 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         nonfinite_captured=sum(c for _, _, n, c in found if n in _CAPTURED),
         nonfinite_logged_steps=len(logged),
         first_nonfinite_order=first[1] if first else None,
-        coarse_share=round(coarse / total, 6) if total >= 200 else None,
-        coarse_excess=round(coarse / total - chance, 6) if total >= 200 else None,
         low_precision_config=low,
         last_good_step=int(good[-1]) if good and first else None,
         first_bad_step=first[0] if first else None,
@@ -113,8 +97,6 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     )
     text = f"{values} captured values and {len(run.signals.known)} signals: "
     text += f"first non-finite is `{first[2]}` at step {first[0]}" if first else "all finite"
-    if metrics.coarse_share is not None:
-        text += f"; {100 * metrics.coarse_share:.0f} % of log-probs on the bfloat16 grid"
     return Measured(
         metrics,
         text,
@@ -138,23 +120,3 @@ def _captured(run: Run, capture: Capture) -> list[tuple[str, int, int]]:
             array = array[real]
         counts.append((name, int((~np.isfinite(array)).sum()), int(array.size)))
     return counts
-
-
-def _coarse(run: Run, capture: Capture) -> tuple[int, int, float]:
-    """Log-probs on the bfloat16 grid, log-probs looked at, and the share expected by chance."""
-    raw = capture.arrays.get("logp_new")
-    if raw is None or "token_id" not in capture.arrays:
-        return 0, 0, 0.0
-    if capture.storage_dtypes.get("logp_new") in ("bfloat16", "bf16"):
-        return 0, 0, 0.0  # the storage itself is coarse: nothing can be read off it
-    real = completion_end(run, capture).real
-    values: npt.NDArray[np.generic] = np.asarray(raw)
-    if values.shape != real.shape or values.dtype not in (np.float16, np.float32):
-        return 0, 0, 0.0
-    values = values[real]
-    values = values[np.isfinite(values) & (values != 0)]
-    if values.dtype == np.float16:
-        bits = values.view(np.uint16) & np.uint16((1 << FLOAT16_OVER_BF16_BITS) - 1)
-        return int((bits == 0).sum()), len(values), 0.125
-    wide = values.view(np.uint32) & np.uint32((1 << BF16_DROPPED_BITS) - 1)
-    return int((wide == 0).sum()), len(values), 0.0

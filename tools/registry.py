@@ -72,6 +72,7 @@ _MODULES = (
     "masks",
     "norms",
     "numerics",
+    "precision",
     "prompts",
     "ratios",
     "recompute",

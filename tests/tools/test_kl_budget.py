@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.run import Config, RolloutBatch, Run
 
 TOOL = "measure_kl_budget"
 
@@ -54,23 +55,25 @@ def test_hand_computed_share(make_run: MakeRun, batch: MakeBatch, measure: Measu
 def test_gain_is_told_in_spreads_of_a_step(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:
-    # 0 1 0 1 0 1 ...: differences of 1 and -1, s = 1 about their mean of 0, over sqrt(2): 0.7071.
-    # Thirds 0 1 0 and 0 1 0 differ by nothing; with the last three 10 higher by 10/0.7071 less.
+    # 0 1 0 1 0 1 0 1 0: four differences of 1 and four of -1 about their mean 0, s = 1; a single
+    # step spreads by 1/sqrt(2). First third 1/3, last 1/3: no gain.
     flat = run_of(make_run, batch, reward=[0.0, 1, 0, 1, 0, 1, 0, 1, 0])
     assert measure(TOOL, flat)["reward_gain"] == 0
-    rising = run_of(make_run, batch, reward=[0.1 * i + 0.02 * (i % 2) for i in range(9)])
-    assert measure(TOOL, rising)["reward_gain"] > 10
+    # 0 1 0 1 0 1 2 1 2: differences 1 -1 1 -1 1 1 -1 1, mean 1/4, s = sqrt(15)/4 = 0.9682, over
+    # sqrt(2) 0.6847; from 1/3 to 5/3 is 1.3333/0.6847 = 1.9475.
+    rising = run_of(make_run, batch, reward=[0.0, 1, 0, 1, 0, 1, 2, 1, 2])
+    assert measure(TOOL, rising)["reward_gain"] == pytest.approx(1.9475, abs=1e-3)
 
 
-def test_a_pinned_policy_uses_its_budget(simulate: MakeRun, measure: Measure) -> None:
-    # A run with beta 4 whose KL settles at E[A^2]/(2 beta^2) per sequence.
-    run = simulate(1, config={"beta": 4.0})
-    free = measure(TOOL, simulate(1))
-    assert free["used_share"] < 0.002
-    length, square = 12.5, 7 / 8
-    for values in (run.signals.known["kl_ref"].values,):
-        values[:] = square / (2 * 4.0**2) / length
-    pinned = measure(TOOL, run)
+def test_a_pinned_policy_uses_its_budget(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace
+) -> None:
+    # A run with beta 4 whose KL settles at E[A^2]/(2 beta^2) per sequence; E[A^2] is (G-1)/G.
+    assert measure(TOOL, simulate(1))["used_share"] < 0.002
+    settled = 7 / 8 / (2 * 4.0**2) / 12.5
+    pinned = measure(
+        TOOL, changed.relog(simulate(1, config={"beta": 4.0}), kl_ref=[settled] * 60)
+    )
     assert pinned["used_share"] == pytest.approx(1, abs=0.1)
     assert abs(pinned["reward_gain"]) < 3
     assert pinned["contrast"] > 0.8
@@ -101,9 +104,8 @@ def test_without_a_kl_weight_there_is_no_budget(
     simulate: MakeRun, missing: Callable[..., str], beta: float | None
 ) -> None:
     run = simulate(1, steps=12)
-    settings_ = dict(run.config.values) | {"beta": beta}
-    object.__setattr__(run.config, "values", settings_)
-    assert "beta" in missing(TOOL, run)
+    unweighted = replace(run, config=Config({**run.config.values, "beta": beta}))
+    assert "beta" in missing(TOOL, unweighted)
 
 
 def test_without_data(

@@ -113,9 +113,9 @@ def test_hand_computed_pay(make_run: MakeRun, batch: MakeBatch, measure: Measure
     assert found["paid_part_slope"] == pytest.approx(0.0025)
     assert found["growth_right"] is found["growth_wrong"] is None, "too few rows to tell"
     assert found["outcome_first"] == found["outcome_last"] == pytest.approx(1 / 3, abs=1e-6)
-    # Total 0.05 1.1 0.15 against 20 40 60: covariance (0.15 - 0.05) x 20, r = 0.086.
-    total, n = np.array([0.05, 1.1, 0.15]), np.array([20, 40, 60])
-    assert found["reward_length_correlation"] == pytest.approx(np.corrcoef(total, n)[0, 1])
+    # Total 0.05 1.1 0.15 (mean 0.43333) against 20 40 60: products 20 x 0.1 = 2, squares 0.67167
+    # and 800, r = 2/sqrt(0.67167 x 800) = 0.08628.
+    assert found["reward_length_correlation"] == pytest.approx(0.08628, abs=1e-5)
 
 
 def longer(d: SimpleNamespace, factor: float, rows: np.ndarray[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstbad.tools.errors import UserError
-from firstbad.tools.readers import table, tensorboard, trl
+from firstbad.tools.readers import printed, table, tensorboard, trl
 from firstbad.tools.run import Run
 
 
@@ -29,6 +29,7 @@ READERS = (
     Reader(*table.reader("csv")),
     Reader(*table.reader("parquet")),
     Reader(tensorboard.PREFIX, tensorboard.LOOKS_FOR, tensorboard.recognises, tensorboard.read),
+    Reader(printed.PREFIX, printed.LOOKS_FOR, printed.recognises, printed.read),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -61,14 +61,20 @@ class Console:
     sources: list[Source] = field(default_factory=list)
 
 
-def read_console(root: Root, *, logging_steps: int = 1, max_steps: int | None = None) -> Console:
-    """Read all console logs.
+def read_console(
+    root: Root,
+    files: Sequence[File] | None = None,
+    *,
+    logging_steps: int = 1,
+    max_steps: int | None = None,
+) -> Console:
+    """Read these console logs, or all below the root.
 
     Dicts printed by Hugging Face carry no step: they are counted by `logging_steps`, and progress
     bars over `max_steps` tell the step in progress.
     """
     console = Console()
-    for file in root.matching(_NAME):
+    for file in root.matching(_NAME) if files is None else files:
         data = None if _NOT_LOGS.search(file.name) else _head_and_tail(root, file)
         if not data:
             continue

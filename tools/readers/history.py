@@ -66,18 +66,18 @@ def read_history(root: Root) -> History:
     """Merge all state files: the newest wins where two hold the same step."""
     history = History()
     states = _states(root, history)
-    if not states:
+    rows: list[Row] = []
+    while states and not rows:
+        newest = states.pop()
+        rows = _rows(root, newest, history.settings)
+    if not rows:
         return history
-    newest = states[-1]
-    rows = _rows(root, newest, history.settings)
-    older: list[tuple[File, list[Row]]] = []
-    for state in states[:-1]:
+    for state in states:
         # A checkpoint of the same segment holds the beginning of the newest text: nothing new.
         if not newest.body().startswith(state.body()):
-            older.append((state.file, _rows(root, state, {})))
-    for file, found in older:
-        _add(history.log, found)
-        _compare(history, file, found, newest.file, rows)
+            older = _rows(root, state, {})
+            _add(history.log, older)
+            _compare(history, state.file, older, newest.file, rows)
     _add(history.log, rows)
     _inside(history, newest.file, rows)
     if history.log:

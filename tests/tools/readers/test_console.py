@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from firstbad.tools.errors import UserError
 from firstbad.tools.readers import open_run
 from firstbad.tools.run import Event, Run
 
@@ -222,3 +223,20 @@ def test_long_lines_take_no_time(make: Any, tmp_path: Path) -> None:
     nasty = ["a" * 25_000, "{'a': " * 4_000, "step 1 " + "b=" * 12_000, "x." * 12_000, "(" * 25_000]
     run = read(make, tmp_path, "step 1/2 reward=1\n" + "\n".join(nasty * 3))
     assert run.last_step == 1
+
+
+def test_a_log_alone_is_a_run(make: Any, tmp_path: Path) -> None:
+    path = make.text("run.log", "step 1/2 reward=0.5\nWARNING odd\nstep 2/2 reward=0.75\n")
+    for ref in (str(path), f"log:{path}", str(tmp_path), f"log:{tmp_path}"):
+        run = open_run(ref)
+        assert run.ref.startswith("log:")
+        assert run.signals.known["reward_mean"].steps.tolist() == [1, 2]
+        assert told(run, "warning") == [(2, "WARNING odd")]
+        assert [source.ref for source in run.sources] == ["run.log"]
+
+
+def test_a_text_without_metric_lines_is_no_run(make: Any, tmp_path: Path) -> None:
+    path = make.text("notes.txt", "dear diary\nERROR\n")
+    for ref in (str(path), f"log:{tmp_path}", str(tmp_path)):
+        with pytest.raises(UserError, match="metric lines"):
+            open_run(ref)
