@@ -69,9 +69,7 @@ def stretch(source: Path, target: Path, steps: int, rollouts: int) -> None:
 
 def measure(code: str, *arguments: str) -> tuple[float, float]:
     """Seconds and peak memory in MB that the code reports, in a fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
     seconds, memory = done.stdout.split()[-2:]

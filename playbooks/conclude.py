@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -361,7 +362,7 @@ def _requests(
             yield Request(
                 layer=result.layer,
                 need=check.request,
-                command=check.command.replace("RUN", ask.run).replace("INCIDENT", ask.incident),
+                command=check.command.replace("RUN", shlex.quote(ask.run)),
                 decides=check.decides or check.asks,
             )
 

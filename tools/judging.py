@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from firstbad.tools.answers import EXTRACTORS, extract, likely_extractor, normalise
-from firstbad.tools.errors import NoData
+from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.groups import outcome_part
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
@@ -104,8 +106,9 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     batches = [b for b in run.rollouts.batches() if b.gold is not None and b.rewards]
     if not batches:
         raise NoData("no rollouts whose right answers are known (gold column or data file)")
-    name, extractor, agreement = _calibrate(batches, part)
-    judged = _judge(batches, name, extractor)
+    name, extractor, agreement = _calibrate(run, batches, part)
+    top = _top(batches, name)
+    judged = _judge(batches, name, extractor, top)
     if len(judged.steps) < FEWEST:
         raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
     disagree = judged.right != judged.scored
@@ -122,6 +125,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     inside = np.ones(len(disagree), bool)
     if stretch is not None:
         inside = (where >= stretch.first) & (where < stretch.stop)
+    steps_inside = {int(s) for s in np.unique(judged.steps[inside])[:60]}
     rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
     pattern = explain_rows(judged.rows, rejected & inside, judged.right & judged.scored & inside)
     all_rows = sum(len(b) for b in run.rollouts.batches())
@@ -149,7 +153,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         judged_right_after=_mean(judged.right[inside]) or 0.0,
         judged_right_first=_mean(judged.right[where < max(1, len(steps) // 3)]) or 0.0,
         judged_right_last=_mean(judged.right[where >= len(steps) - max(1, len(steps) // 3)]) or 0.0,
-        shift_agreement=_shift_agreement(batches, name, extractor, inside, judged),
+        shift_agreement=_shift_agreement(batches, name, extractor, top, steps_inside),
         exchange_z=_exchange(rejected & inside, accepted & inside),
         pattern_found=pattern is not None,
         pattern_purity=None if pattern is None else _r(pattern.purity),
@@ -193,13 +197,14 @@ def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
     return text + (f"; the rejected rows share: {pattern}" if pattern else "")
 
 
-def _calibrate(batches: list[RolloutBatch], part: str) -> tuple[str, str, float]:
+def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> tuple[str, str, float]:
     """The part and extractor that agree best on the earliest rows, and their agreement."""
-    names = [part] if part else [n for n in batches[0].rewards if _two_valued(batches, n)]
-    if not names or any(n not in batches[0].rewards for n in names):
+    names = _candidates(run, batches, part)
+    if not names:
         raise NoData(
             f"no two-valued reward part to judge; parts: {', '.join(batches[0].rewards) or 'none'}"
         )
+    tops = {name: _top(batches, name) for name in names}
     early: list[RolloutBatch] = []
     for batch in batches:
         early.append(batch)
@@ -210,7 +215,7 @@ def _calibrate(batches: list[RolloutBatch], part: str) -> tuple[str, str, float]
     informative = -1.0
     for name in names:
         for extractor in EXTRACTORS:
-            judged = _judge(early, name, extractor)
+            judged = _judge(early, name, extractor, tops[name])
             if len(judged.steps) < 10 or not judged.right.any():
                 continue
             agreement = float((judged.right == judged.scored).mean())
@@ -222,28 +227,47 @@ def _calibrate(batches: list[RolloutBatch], part: str) -> tuple[str, str, float]
         return best
     # Nothing is right by any extractor: the one whose answers look like gold answers judges.
     extractor = likely_extractor(batches)
-    judged = _judge(batches, names[0], extractor)
+    judged = _judge(batches, names[0], extractor, tops[names[0]])
     if not len(judged.steps):
         raise NoData("no row with a gold answer and a score")
     return names[0], extractor, float((judged.right == judged.scored).mean())
 
 
-def _two_valued(batches: list[RolloutBatch], name: str) -> bool:
-    """A part with two values, or one so far, somewhere between -1 and 1."""
-    seen: set[float] = set()
-    for batch in batches:
-        values = batch.rewards.get(name)
-        if values is not None:
-            seen.update(np.unique(values[np.isfinite(values)]).tolist())
-        if len(seen) > 2:
-            return False
-    return bool(seen)
+def _candidates(run: Run, batches: list[RolloutBatch], part: str) -> list[str]:
+    """Parts that may be the outcome: the one asked for, the one that looks like it, or all."""
+    parts = list(batches[0].rewards)
+    if part:
+        if part not in parts:
+            raise ToolInputError(f"no reward part `{part}`; there are: {', '.join(parts)}")
+        return [part]
+    likely = outcome_part(run, batches)
+    if likely in parts and _top(batches, likely) is not None:
+        return [likely]
+    return [name for name in parts if _top(batches, name) is not None]
 
 
-def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
+def _top(batches: list[RolloutBatch], name: str) -> float | None:
+    """Score of a right answer: the higher of the two values that nearly every row has.
+
+    None when more than two values are common. A part with one value so far is right above 0.
+    """
+    common = Counter(
+        float(v)
+        for b in batches[:: max(1, len(batches) // 60)]
+        if name in b.rewards
+        for v in b.rewards[name]
+        if np.isfinite(v)
+    )
+    two = [v for v, _ in common.most_common(2)]
+    if not two or sum(common[v] for v in two) < 0.95 * sum(common.values()):
+        return None
+    top = max(two)
+    return top if len(two) > 1 or top > 0 else top + 1.0
+
+
+def _judge(batches: list[RolloutBatch], name: str, extractor: str, top: float | None) -> _Judged:
     steps, right, scored, low, order = [], [], [], [], []
     rows: list[tuple[RolloutBatch, int]] = []
-    top = _top(batches, name)
     for batch in batches:
         score = batch.rewards.get(name)
         if score is None or batch.gold is None:
@@ -252,7 +276,7 @@ def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
         for part, values in batch.rewards.items():
             if part != name and np.isfinite(values).any():
                 form_low |= values < np.nanmax(values) - 1e-6
-        is_top = _is_top(score, top)
+        is_top = score >= (np.inf if top is None else top) - 1e-6
         for i, gold in enumerate(batch.gold):
             if gold is None or not np.isfinite(score[i]):
                 continue
@@ -274,11 +298,9 @@ def _judge(batches: list[RolloutBatch], name: str, extractor: str) -> _Judged:
 
 
 def _shift_agreement(
-    batches: list[RolloutBatch], name: str, extractor: str, inside: BoolArray, judged: _Judged
+    batches: list[RolloutBatch], name: str, extractor: str, top: float | None, wanted: set[int]
 ) -> float:
-    """Best agreement when the scores of a step are rolled against its rows (up to 60 steps)."""
-    wanted = {int(s) for s in np.unique(judged.steps[inside])[:60]}
-    top = _top(batches, name)
+    """Best agreement when the scores of a step are rolled against its rows."""
     agree: dict[int, list[bool]] = {}
     for batch in batches:
         if batch.step not in wanted or batch.gold is None or name not in batch.rewards:
@@ -291,22 +313,11 @@ def _shift_agreement(
             ],
             bool,
         )
-        scored = _is_top(batch.rewards[name], top)
+        scored = batch.rewards[name] >= (np.inf if top is None else top) - 1e-6
         group = max(2, int(np.bincount(batch.group).max()))
         for k in (*range(1, group + 1), *range(-group, 0)):
             agree.setdefault(k, []).extend((np.roll(scored, k)[known] == right).tolist())
     return _r(max((float(np.mean(v)) for v in agree.values() if v), default=0.0))
-
-
-def _top(batches: list[RolloutBatch], name: str) -> float:
-    """Highest score of the part anywhere: the score of a right answer."""
-    return max(float(np.nanmax(b.rewards[name])) for b in batches if name in b.rewards)
-
-
-def _is_top(score: FloatArray, top: float) -> BoolArray:
-    """Rows with the score of a right answer; none where nothing was ever scored above 0."""
-    found: BoolArray = score >= top - 1e-6 if top > 0 else np.zeros(len(score), bool)
-    return found
 
 
 def _exchange(rejected: BoolArray, accepted: BoolArray) -> float:

@@ -15,8 +15,9 @@ BF16_DROPPED_BITS = 16
 """A bfloat16 value held in float32 has its lower 16 bits zero."""
 FLOAT16_OVER_BF16_BITS = 3
 """A bfloat16 value held in float16 has at least its lower 3 mantissa bits zero."""
-FEWEST = 100
-"""Log-probs of one capture below which no share is read."""
+FEWEST = 60
+"""Distinct log-probs of one capture below which no share is read."""
+SMALLEST = 1e-3
 
 
 class Grid(Dated):
@@ -65,7 +66,7 @@ def check_precision(run: Run) -> Measured[Grid]:
     )
     table = Table(
         title="log-probs on the bfloat16 grid, per capture",
-        columns=("step", "log-probs", "share on the grid", "above chance"),
+        columns=("step", "distinct log-probs", "share on the grid", "above chance"),
         rows=tuple(rows[:60]),
         cut_rows=max(0, len(rows) - 60),
     )
@@ -91,7 +92,9 @@ def _coarse(run: Run, capture: Capture) -> tuple[int, int, float]:
     if values.shape != real.shape or values.dtype not in (np.float16, np.float32):
         return 0, 0, 0.0
     values = values[real]
-    values = values[np.isfinite(values) & (values != 0)]
+    # Distinct values of a usable size: a policy that is sure repeats a few, and the smallest ones
+    # have hardly any bits left in float16.
+    values = np.unique(values[np.isfinite(values) & (np.abs(values) > SMALLEST)])
     if values.dtype == np.float16:
         bits = values.view(np.uint16) & np.uint16((1 << FLOAT16_OVER_BF16_BITS) - 1)
         return int((bits == 0).sum()), len(values), 0.125

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+import firstbad
 from firstbad.playbooks.loader import builtin, load
-from firstbad.tools import readers, registry
 from firstbad.tools.errors import UserError
 from firstbad.tools.readers import aliases, open_run
 
-CONFTEST = Path(__file__).parents[1] / "tools" / "conftest.py"
+TESTS = Path(__file__).parents[1]
 
 
 def block(pages: Any, page: str, file: str, language: str) -> str:
@@ -29,80 +28,94 @@ def block(pages: Any, page: str, file: str, language: str) -> str:
     return str(found[0])
 
 
-def as_module(code: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Code as a module of that name, for the time of a test."""
-    path = folder / f"{name.rpartition('.')[2]}.py"
-    path.write_text(code, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
+def with_layer(added: str, folder: Path) -> Path:
+    """A copy of `crash` with a layer more at the end of its layers."""
+    head, rest = Path(builtin("crash")).read_text(encoding="utf-8").split("\nleads_to:", 1)
+    copy = folder / "mine.yaml"
+    copy.write_text(f"{head.rstrip()}\n\n{added}\nleads_to:{rest}", encoding="utf-8")
+    return copy
+
+
+CONFTEST = """
+import importlib.util
+import sys
+from pathlib import Path
+
+from firstbad.tools import readers
+from firstbad.tools.readers import Reader
+
+
+def placed(name, file):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-def run_tests(code: str, pytester_folder: Path, plugin: Any = None) -> None:
-    """Run a page's own tests by pytest, in this process."""
-    path = pytester_folder / "test_of_the_page.py"
-    path.write_text(code, encoding="utf-8")
-    plugins = [] if plugin is None else [plugin]
-    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
-    arguments += ["--import-mode=importlib", "-c", str(pytester_folder / "pytest.ini"), str(path)]
-    (pytester_folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    assert pytest.main(arguments, plugins=plugins) == 0
+placed("firstbad.tools.empty_completions", "empty_completions.py")
+npy = placed("firstbad.tools.readers.npy", "npy.py")
+readers.READERS = ({line}, *readers.READERS)
 
 
 @pytest.fixture
-def free_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tools that are added in a test are gone after it."""
-    registry.tools()
-    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
+def playbook():
+    return Path(__file__).with_name("mine.yaml")
+"""
+"""Puts the code of the pages where they say it goes."""
 
+OF_A_REAL_RUN = """
 
-@pytest.fixture
-def fixtures_of_tools() -> ModuleType:
-    """The fixtures that the tests of tools have."""
-    spec = importlib.util.spec_from_file_location("conftest_of_tools", CONFTEST)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def test_a_real_run():
+    from firstbad.agent.runs import open_ref
+    from firstbad.tools.registry import find_tool, run_tool
 
-
-@pytest.mark.usefixtures("free_registry")
-def test_adding_a_tool(
-    pages: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixtures_of_tools: ModuleType
-) -> None:
-    page = "docs/adding-a-tool.md"
-    name = "firstbad.tools.empty_completions"
-    as_module(
-        block(pages, page, "tools/empty_completions.py", "python"), name, tmp_path, monkeypatch
-    )
-    found = registry.find_tool("count_empty_completions")
+    found = find_tool("count_empty_completions")
     assert found.summary == "Share of completions without any text, step by step."
     assert list(found.settings.model_fields) == ["least_share"]
-    assert '"empty_completions",' in pages[page].text
-    tests = block(pages, page, "tests/tools/test_empty_completions.py", "python")
-    run_tests(tests, tmp_path, fixtures_of_tools)
-    run = open_run(str(Path(__file__).parents[2] / "agent" / "demo_runs" / "otter"))
-    evidence = registry.run_tool("count_empty_completions", run, {}, evidence_id="E1")
-    assert evidence.status == "measured"
+    evidence = run_tool("count_empty_completions", open_ref("demo:otter"), {}, evidence_id="E1")
+    assert evidence.status == "measured", evidence
+"""
 
 
-def test_adding_a_layer(pages: Any, tmp_path: Path) -> None:
-    page = "docs/adding-a-layer.md"
-    added = block(pages, page, "playbooks/crash.yaml", "yaml").split("\n", 1)[1]
-    original = Path(builtin("crash")).read_text(encoding="utf-8")
-    head, rest = original.split("\nleads_to:", 1)
-    copy = tmp_path / "mine.yaml"
-    copy.write_text(f"{head.rstrip()}\n\n{added}\nleads_to:{rest}", encoding="utf-8")
+def test_the_code_of_the_pages_passes_their_tests(pages: Any, tmp_path: Path) -> None:
+    """A tool, a layer and a reader more, in a process of their own."""
+    tool, layer, reader = (f"docs/adding-a-{noun}.md" for noun in ("tool", "layer", "reader"))
+    for page, file in (
+        (tool, "tools/empty_completions.py"),
+        (tool, "tests/tools/test_empty_completions.py"),
+        (layer, "tests/playbooks/test_shaping.py"),
+        (reader, "tools/readers/npy.py"),
+        (reader, "tests/tools/readers/test_npy.py"),
+    ):
+        (tmp_path / Path(file).name).write_text(block(pages, page, file, "python"))
+    with (tmp_path / "test_empty_completions.py").open("a") as tests:
+        tests.write(OF_A_REAL_RUN)
+    with_layer(block(pages, layer, "playbooks/crash.yaml", "yaml"), tmp_path)
+    line = block(pages, reader, "tools/readers/__init__.py", "python").split("\n", 1)[1].strip()
+    fixtures = (TESTS / "tools" / "conftest.py").read_text(encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(fixtures + CONFTEST.replace("{line}", line))
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    package = Path(firstbad.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--no-header", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(package), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for file in ("test_empty_completions", "test_shaping", "test_npy"):
+        assert f"{file}.py::" in done.stdout
+
+
+def test_the_new_layer_comes_last(pages: Any, tmp_path: Path) -> None:
+    copy = with_layer(
+        block(pages, "docs/adding-a-layer.md", "playbooks/crash.yaml", "yaml"), tmp_path
+    )
     layers = [layer.id for layer in load(str(copy)).playbook.layers]
     assert layers == [*(layer.id for layer in load("crash").playbook.layers), "shaping"]
-    tests = block(pages, page, "tests/playbooks/test_shaping.py", "python")
-    fixture = f"@pytest.fixture\ndef playbook() -> Path:\n    return Path({str(copy)!r})\n"
-    run_tests(f"{tests}\n\n{fixture}", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -122,26 +135,10 @@ def test_what_the_page_says_lint_refuses(
 ) -> None:
     added = block(pages, "docs/adding-a-layer.md", "playbooks/crash.yaml", "yaml")
     assert right in added
-    head, rest = Path(builtin("crash")).read_text(encoding="utf-8").split("\nleads_to:", 1)
-    copy = tmp_path / "mine.yaml"
-    copy.write_text(
-        f"{head.rstrip()}\n\n{added.replace(right, wrong, 1)}\nleads_to:{rest}", encoding="utf-8"
-    )
+    copy = with_layer(added.replace(right, wrong, 1), tmp_path)
     with pytest.raises(UserError) as refused:
         load(str(copy))
     assert told in str(refused.value)
-
-
-def test_adding_a_reader(pages: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = "docs/adding-a-reader.md"
-    name = "firstbad.tools.readers.npy"
-    module = as_module(
-        block(pages, page, "tools/readers/npy.py", "python"), name, tmp_path, monkeypatch
-    )
-    line = block(pages, page, "tools/readers/__init__.py", "python")
-    made = eval(line, {"Reader": readers.Reader, "npy": module})
-    monkeypatch.setattr(readers, "READERS", (made, *readers.READERS))
-    run_tests(block(pages, page, "tests/tools/readers/test_npy.py", "python"), tmp_path)
 
 
 def test_aliases_of_another_framework(
@@ -171,7 +168,7 @@ def test_aliases_of_another_framework(
 
 
 @pytest.fixture
-def fresh_aliases(monkeypatch: pytest.MonkeyPatch) -> Any:
+def fresh_aliases(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     """Let the alias table be read from another folder, for one test."""
 
     def use(folder: Path) -> None:
@@ -201,11 +198,8 @@ def test_names_of_a_users_own_dumps(pages: Any, tmp_path: Path) -> None:
     assert not capture.unmapped
 
 
-def test_python_blocks_belong_to_a_file(page: Any) -> None:
+def test_blocks_of_code_belong_to_a_file(pages: Any) -> None:
     """So that none is shown which no test has seen."""
-    if not re.match(r"docs/adding-", page.name):
-        pytest.skip("no page of code")
-    for block_ in page.blocks:
-        assert block_.language in ("bash", "python", "yaml")
-        if block_.language != "bash":
-            assert block_.file, block_.text[:60]
+    code = [b for name, p in pages.items() if name.startswith("docs/adding-") for b in p.blocks]
+    assert {b.language for b in code} == {"bash", "python", "yaml"}
+    assert not [b.text[:60] for b in code if b.language != "bash" and not b.file]

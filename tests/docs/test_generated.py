@@ -41,7 +41,7 @@ def small_repo(generate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
     page = tmp_path / "README.md"
-    page.write_text("before\n\n<!-- generated: layers -->\nold\n<!-- end -->\nafter\n")
+    page.write_text("before\n\n<!-- generated: layers -->\nWas here.\n<!-- end -->\nafter\n")
     return page
 
 
@@ -59,7 +59,7 @@ def test_writing_renews_the_part_and_nothing_else(generate: Any, small_repo: Pat
     text = small_repo.read_text()
     assert text.startswith("before\n\n<!-- generated: layers -->\n\n| no. |")
     assert text.endswith("<!-- end -->\nafter\n")
-    assert "old" not in text
+    assert "Was here." not in text
     assert generate.main(["--check"]) == 0
 
 

@@ -20,7 +20,7 @@ from firstbad.tools.registry import tools
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 # A path in backticks: a folder or a file name, and no placeholder in it.
 _PATH = re.compile(
-    r"(?:agent|docs|evals|playbooks|recorder|src|tests|tools)/[\w./-]+|\.ci/\w+|\w+\.(?:md|toml)"
+    r"(?:agent|docs|evals|playbooks|recorder|src|tests|tools)/[\w./-]+|\.ci/\w+|[A-Z]+\.md|\w+\.toml"
 )
 # Files that a page tells the reader to make.
 _TO_BE_MADE = re.compile(r".*empty_completions.*|.*npy.*|.*shaping.*|tokenizer/.*|mine\.yaml")

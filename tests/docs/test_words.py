@@ -15,7 +15,7 @@ FORBIDDEN = {
     "a host of a registry": r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|"
     r"--(?:extra-)?index[-]url|https?://[^\s)]*/simple[/]",
     "who typed it": r"(?i)\bclaude[ _-]|anthropic[.]|sub[-]?agents?\b|co-authored[-]by|"
-    r"generated (?:by|with) (?:an? )?(?:AI|LLM)\b|\bas an AI\b|this coding session",
+    r"generated (?:by|with) (?:an? )?(?:AI|LLM)\b|\bas an AI\b|this coding [s]ession",
 }
 
 

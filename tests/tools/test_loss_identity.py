@@ -206,29 +206,33 @@ def test_lengths_are_estimated_from_the_text_where_no_counts_are_written(
     assert found["slope"] == pytest.approx(1, abs=1e-3)
 
 
-def test_trained_padding_is_in_the_denominator_too(simulate: MakeRun, measure: Measure) -> None:
-    """Where each row is trained to the longest one, the identity holds with those counts."""
-
-    def log(values: Values, steps: Steps) -> None:
-        values["trained_tokens_mean"] = 32 * values["completion_length_max"]
-
-    run = simulate(1, log=log, config={"beta": 0.0})
-    logged = run.signals.known["loss"].values
+def test_tokens_that_are_trained_count_in_the_denominator(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace
+) -> None:
+    """Eight prompt tokens a row in the loss are a fault of the masks, and no factor."""
+    run = simulate(1, config={"beta": 0.0})
+    rows, counts, losses = 32, [], []
     for batch in run.rollouts.batches():
         assert batch.advantage is not None
-        logged[batch.step - 1] = -batch.advantage.mean() + 0.01 * batch.step
-    missing_slope = measure(TOOL, run)
-    # Every row counts alike, so the advantages cancel and no slope is left to read.
-    assert missing_slope["correlation"] == pytest.approx(0, abs=0.2)
+        assert batch.n_tokens is not None
+        n = batch.n_tokens + 8
+        counts.append(float(n.sum()))
+        losses.append(-float((batch.advantage * n).sum() / n.sum()))
+    told = changed.relog(run, loss=losses, trained_tokens_mean=counts)
+    found = measure(TOOL, told)
+    assert (found["slope"], found["correlation"]) == (pytest.approx(1, abs=1e-3), 1)
+    untold = measure(TOOL, changed.relog(told, trained_tokens_mean=None))
+    assert untold["slope"] == pytest.approx(12.5 / (12.5 + 8), abs=0.05)
+    assert counts[0] > rows * 8
 
 
 def test_without_data(
     make_run: MakeRun, simulate: MakeRun, missing: Callable[..., str], changed: SimpleNamespace
 ) -> None:
     assert "no logged loss" in missing(TOOL, make_run())
-    run = simulate(1, steps=19)
-    assert "19 steps" in missing(TOOL, run)
-    assert "at least 20" in missing(TOOL, run)
+    run = simulate(1, steps=8)
+    assert "8 steps" in missing(TOOL, run)
+    assert "are needed" in missing(TOOL, run)
     run = simulate(1, steps=30)
     bare = changed.rebatch(run, lambda b: replace(b, advantage=None))
     assert "advantages" in missing(TOOL, bare)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.jsonish import decode
-from firstbad.tools.readers.log import Log, number
+from firstbad.tools.readers.log import Log
+from firstbad.tools.readers.log_lines import (
+    TRACEBACK,
+    printed_dict,
+    read_traceback,
+    severity,
+    stepped_metrics,
+)
 from firstbad.tools.run import Event, EventKind
 
 MAX_EVENTS = 2_000
@@ -24,31 +31,13 @@ _NOT_LOGS = re.compile(
     re.I,
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
-_STEP = re.compile(r"\b(?:global[ _])?step\s*[:=#]?\s*(\d+)(?:\s*/\s*(\d+))?\b", re.I)
-# What may stand before `step N` in a metric line: times, levels, process tags. No other words.
-_BEFORE = re.compile(
-    r"\([^)]*\)|\[[^\]]*\]|\d[\d:.,TZ+/-]*|\b(?:INFO|global|train(?:ing)?|epoch)\b|[\w.]+:(?=\s)",
-    re.I,
-)
-_NUMBER = r"[-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
-_PAIR = re.compile(
-    rf"(?<![\w/.@-])([A-Za-z_][\w/.@()-]*)['\"]?\s*[:=]\s*['\"]?({_NUMBER})(?![\w.:])", re.I
-)
-_DICT_PAIR = re.compile(r"['\"]([^'\"]+)['\"]: ['\"]?([-+]?[\w.]+(?:[eE][-+]?\d+)?)['\"]?")
 _PROGRESS = re.compile(r"\b(\d+)/(\d+) \[\d+:\d+")
 _SEGMENT = re.compile(r"\bstart segment (\d+)/(\d+)\s*:?\s*(.*)")
 _SETTING = re.compile(r"(\S+?)=(\S+)")
 _CONTINUED = re.compile(r"\bContinuing training from global step (\d+)")
-_ERROR = re.compile(
-    r"\b(?:ERROR|CRITICAL|FATAL)\b|^\s*(?:\w+\.)*\w*(?:Error|Exception)\b:|"
-    r"CUDA out of memory|Segmentation fault|core dumped|\bNCCL (?:timeout|error)\b|^Killed\b"
-)
-_WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")
 _GOES_BACK = "step goes back"
 _MAX_RESUMES = 10
 _PROCESS = re.compile(r"^\([^)]*pid=\d+[^)]*\) ?")
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*|:|)$")
-_TRACEBACK = "Traceback (most recent call last)"
 _FINISHED = re.compile(r"\btraining (?:finished|completed)\b", re.I)
 
 
@@ -128,9 +117,9 @@ class _Reader:
             for line in re.split(r"[\r\n]+", text)
         )
         for line in lines:
-            if _TRACEBACK in line:
+            if TRACEBACK in line:
                 self.is_log = True
-                text, after = _traceback(lines)
+                text, after = read_traceback(lines)
                 self._wait("error", text)
                 line = after
             self._line(line)
@@ -148,26 +137,16 @@ class _Reader:
         elif match := _CONTINUED.search(line):
             self._counted = int(match[1])
             self._wait("resume", line)
-        elif (match := _STEP.search(line)) and self._is_metrics(line, match):
-            self._metrics(int(match[1]), _values(line[match.end() :]))
-        elif values := _printed_dict(line):
+        elif found := stepped_metrics(line):
+            self._metrics(*found)
+        elif values := printed_dict(line):
             self._dict(values)
-        elif _ERROR.search(line):
-            self._wait("error", line)
-        elif _WARNING.search(line):
-            self._wait("warning", line)
+        elif kind := severity(line):
+            self._wait(kind, line)
         elif match := _PROGRESS.search(line):
             self._progress(int(match[1]), int(match[2]))
         elif _FINISHED.search(line):
             self._finished = True
-
-    @staticmethod
-    def _is_metrics(line: str, match: re.Match[str]) -> bool:
-        before = line[: match.start()]
-        if _WARNING.search(before) or _ERROR.search(before):
-            return False
-        has_values = bool(match[2]) or bool(_values(line[match.end() :]))
-        return has_values and not re.search(r"[A-Za-z]", _BEFORE.sub("", before))
 
     def _metrics(self, step: int, values: dict[str, str]) -> None:
         self.is_log = True
@@ -238,38 +217,3 @@ class _Reader:
         """What was printed after the last metric line belongs to the step in progress."""
         step = self._step
         self._flush(step if step is None or self._finished else step + self._gap)
-
-
-def _values(text: str) -> dict[str, str]:
-    """`key=value` or `key: value` pairs, or verl's ` - key:value` with any text in its keys."""
-    if " - " not in text:
-        return dict(_PAIR.findall(text))
-    pairs = {}
-    for part in text.split(" - "):
-        key, _, value = part.strip().rpartition(":")
-        value = value.removeprefix("np.float64(").removeprefix("np.float32(").rstrip(")")
-        if key and number(value) is not None:
-            pairs[key] = value
-    return pairs
-
-
-def _printed_dict(line: str) -> dict[str, str]:
-    """A dict of metrics as Hugging Face prints it, its values numbers or strings."""
-    if "{" not in line or "': " not in line:
-        return {}
-    pairs = dict(_DICT_PAIR.findall(line[line.index("{") :]))
-    numbers = {key: value for key, value in pairs.items() if number(value) is not None}
-    return numbers if len(numbers) >= 2 else {}
-
-
-def _traceback(lines: Iterator[str]) -> tuple[str, str]:
-    """The exception that ends a traceback with the place that raised it, and the next line."""
-    place = ""
-    for line in lines:
-        if line.startswith((" ", "\t")):
-            place = line.strip() if line.strip().startswith("File ") else place
-        elif _EXCEPTION.match(line):
-            return f"{line} ({place})" if place else line, ""
-        elif line:  # another process printed into it
-            return f"{_TRACEBACK} ({place})", line
-    return f"{_TRACEBACK} ({place})", ""

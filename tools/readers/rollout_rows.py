@@ -75,7 +75,7 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
         total=total,
         advantage=advantage,
         gold=[answer_text(value) for value in gold] if gold else None,
-        finish=[None if v is None else str(v) for v in finish] if finish else None,
+        finish=[v if isinstance(v, str) else None for v in finish] if finish else None,
         n_tokens=_whole(n_tokens),
     )
 
@@ -152,7 +152,7 @@ def _groups(
     keys: Sequence[object] | None, prompts: Sequence[str], size: int | None
 ) -> tuple[IntArray, GroupSource]:
     """By the source's own key; a key that is new in each row is no key of groups."""
-    if keys and all(key is not None for key in keys):
+    if keys and all(isinstance(key, (str, int, float)) for key in keys):
         texts = [str(key) for key in keys]
         if all(_UID.fullmatch(text) for text in texts):
             texts = [text.rsplit("_", 2)[0] for text in texts]

@@ -173,11 +173,11 @@ def _in_order(root: Root, file: File, steps: Sequence[int]) -> list[Event]:
 
 def _note_texts(root: Root, file: File, log: Log, rows: Sequence[Row]) -> None:
     """Columns that were left out because they hold other things than numbers."""
-    texts = {
-        name
-        for name in log.not_numbers
-        if any(str(row.get(name)).strip().lower() not in _MISSING for row in rows)
-    }
+    texts = {name for name in log.not_numbers if any(not _missing(row.get(name)) for row in rows)}
     if texts:
         names = ", ".join(sorted(texts)[:20])
         root.note("columns_left", f"`{file.name}`: values that are no numbers in {names}")
+
+
+def _missing(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() in _MISSING)

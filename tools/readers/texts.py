@@ -9,19 +9,19 @@ from typing import Any
 MAX_CHARACTERS = 200_000
 
 
-def canonical_text(value: object) -> str:
-    """A string as it is; the contents of a list of messages joined by newlines."""
-    if value is None:
+def canonical_text(value: object, depth: int = 8) -> str:
+    """A string as it is; the contents of a list of messages joined by newlines.
+
+    What is nested deeper than `depth` is no message and has no text.
+    """
+    if value is None or depth == 0:
         return ""
-    if isinstance(value, str):
-        return value
     if isinstance(value, dict):
-        if "content" in value:
-            return canonical_text(value["content"])
-        # A part of a multimodal message, such as {"type": "text", "text": ...}.
-        return canonical_text(value.get("text"))
+        # A part of a multimodal message is {"type": "text", "text": ...}.
+        return canonical_text(value.get("content", value.get("text")), depth - 1)
     if isinstance(value, (list, tuple)):
-        return "\n".join(text for text in map(canonical_text, value) if text)
+        texts = (canonical_text(item, depth - 1) for item in value)
+        return "\n".join(text for text in texts if text)
     return str(value)
 
 
@@ -33,11 +33,14 @@ def answer_text(value: object) -> str | None:
         return value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    if isinstance(value, list) and len(value) == 1:
+    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list):
         return answer_text(value[0])
-    if isinstance(value, (list, dict)):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    if not isinstance(value, (list, dict)):
+        return str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return None
 
 
 def tidy(texts: list[str]) -> int:

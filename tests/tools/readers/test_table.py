@@ -514,3 +514,12 @@ def test_files_of_several_folders(make: Any, tmp_path: Path) -> None:
     make.csv("b/metrics.csv", [{"step": 2, "reward": 1}])
     run = open_run(str(tmp_path))
     assert any("2 folders are read as one: a, b" in note.text for note in run.notes)
+
+
+def test_values_nested_beyond_reason(make: Any) -> None:
+    deep = "[" * 900 + "]" * 900
+    row = f'{{"step": 1, "prompt": {deep}, "completion": {deep}, "answer": {deep}, "uid": {deep}, "finish": {deep}}}'
+    batch = open_run(str(make.text("r.jsonl", row + "\n"))).rollouts.batch(1)
+    assert list(batch.completions) == [""]
+    run = open_run(str(make.text("m.jsonl", f'{{"step": 1, "a": {deep}, "reward": 1}}\n')))
+    assert run.signals.known["reward_mean"].at(1) == 1

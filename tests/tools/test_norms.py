@@ -1,0 +1,162 @@
+"""Gradient norms: level, clip hits, a whole factor at one step, and gradients that never arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import Run
+
+TOOL = "check_norms"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+Measure = Callable[..., dict[str, Any]]
+Values = dict[str, npt.NDArray[np.float64]]
+Steps = npt.NDArray[np.float64]
+Change = Callable[[Values, Steps], None]
+
+
+def times(factor: float, onset: int = ONSET) -> Change:
+    def log(values: Values, steps: Steps) -> None:
+        values["grad_norm_preclip"][steps >= onset] *= factor
+
+    return log
+
+
+def test_hand_computed_levels(make_run: MakeRun, measure: Measure) -> None:
+    # Twelve norms, four a third: medians 1, 1 and 3. Clip value 2: five of twelve are above it.
+    # Over all twelve the median is 1; the largest, 6, is six times that.
+    norm = [1.0, 1, 1, 1, 1, 1, 1, 6, 3, 3, 3, 3]
+    signals = {"grad_norm_preclip": norm, "kl_ref": [0.0] + [0.01] * 11}
+    found = measure(TOOL, make_run(signals=signals, config={"max_grad_norm": 2.0, "beta": 0.1}))
+    assert (found["n_steps"], found["clip_value"]) == (12, 2)
+    assert found["share_above_clip"] == pytest.approx(5 / 12, abs=1e-6)
+    assert found["norm_over_clip_median"] == 0.5
+    assert (found["late_over_early"], found["largest_over_median"]) == (3, 6)
+    assert found["shift_factor"] is None, "twelve steps leave no room for two levels"
+    assert (found["kl_first"], found["kl_late"]) == (0, 0.01)
+    assert (found["zero_share"], found["kl_still_share"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "named"), [(4.0, 4), (8.0, 8), (0.25, 0.25), (0.5, 0.5), (2.6, None)]
+)
+def test_a_factor_is_dated_and_named(
+    simulate: MakeRun, measure: Measure, factor: float, named: float | None
+) -> None:
+    found = measure(TOOL, simulate(1, log=times(factor)))
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert found["shift_factor"] == pytest.approx(factor, rel=0.06)
+    assert found["shift_size"] == pytest.approx(max(factor, 1 / factor), rel=0.06)
+    assert found["factor_named"] == named
+    assert found["neighbours_still"]
+
+
+@pytest.mark.parametrize("name", ["entropy", "completion_length_mean", "reward_mean"])
+def test_neighbours_that_move_across_the_same_step(
+    simulate: MakeRun, measure: Measure, name: str
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        times(4)(values, steps)
+        values[name][steps >= ONSET] *= 2
+
+    assert not measure(TOOL, simulate(1, log=log))["neighbours_still"]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="KL is named among the neighbours of `neighbours_still` and never looked at"
+)
+def test_kl_is_a_neighbour_too(simulate: MakeRun, measure: Measure) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        times(4)(values, steps)
+        values["kl_ref"][steps >= ONSET] *= 50
+
+    assert not measure(TOOL, simulate(1, log=log))["neighbours_still"]
+
+
+def spike(values: Values, steps: Steps) -> None:
+    values["grad_norm_preclip"][steps == ONSET] *= 100
+
+
+def drift(values: Values, steps: Steps) -> None:
+    values["grad_norm_preclip"] *= np.exp(np.linspace(0, 0.3, len(steps)))
+
+
+def wild(values: Values, steps: Steps) -> None:
+    values["grad_norm_preclip"] *= np.exp(np.random.default_rng(2).normal(0, 1, len(steps)))
+
+
+@pytest.mark.parametrize("change", [spike, drift, wild])
+def test_what_is_no_change_of_level(simulate: MakeRun, measure: Measure, change: Change) -> None:
+    found = measure(TOOL, simulate(1, log=change))
+    assert found["shift_factor"] is found["factor_named"] is found["neighbours_still"] is None
+    assert found["first_bad_step"] is None
+
+
+def test_norms_above_the_clip_value_are_only_counted(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, config={"max_grad_norm": 0.1}))
+    assert found["share_above_clip"] == 1
+    assert found["norm_over_clip_median"] == pytest.approx(5, rel=0.1)
+    assert found["first_bad_step"] is None
+
+
+def test_gradients_that_never_arrive(simulate: MakeRun, measure: Measure) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["grad_norm_preclip"][steps > 3] = 0
+        values["kl_ref"][:] = 0
+
+    found = measure(TOOL, simulate(1, log=log))
+    assert found["zero_share"] == pytest.approx(57 / 60)
+    assert found["kl_still_share"] == 1
+
+
+def test_steps_with_rate_0_may_stand_still(simulate: MakeRun, measure: Measure) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        still = steps <= 20
+        for name in ("learning_rate", "grad_norm_preclip", "kl_ref"):
+            values[name][still] = 0
+
+    found = measure(TOOL, simulate(1, log=log))
+    assert found["zero_share"] == found["kl_still_share"] == 0
+
+
+def test_without_a_kl_weight_kl_says_nothing(simulate: MakeRun, measure: Measure) -> None:
+    assert measure(TOOL, simulate(1, config={"beta": 0.0}))["kl_still_share"] is None
+
+
+def test_kl_at_the_first_step_only_where_it_is_logged(simulate: MakeRun, measure: Measure) -> None:
+    run = simulate(1)
+    assert measure(TOOL, run)["kl_first"] == run.signals.known["kl_ref"].values[0]
+    assert measure(TOOL, simulate(1, first_step=100))["kl_first"] is None
+
+
+def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "gradient norms" in missing(TOOL, make_run())
+    assert "ten" in missing(TOOL, make_run(signals={"grad_norm_preclip": [1.0] * 9}))
+
+
+@settings(max_examples=10, derandomize=True)
+@given(unit=st.floats(0.01, 100), by=st.integers(1, 1000), seed=st.integers(0, 50))
+def test_a_unit_of_the_norm_changes_no_ratio_and_dates_move(
+    make_run: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    unit: float,
+    by: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    norm = np.exp(rng.normal(0, 0.1, 60)) * np.where(np.arange(60) < 30, 1, 4)
+    before = measure(TOOL, make_run(signals={"grad_norm_preclip": norm}))
+    run = make_run(signals={"grad_norm_preclip": unit * norm})
+    after = measure(TOOL, changed.shift_steps(run, by))
+    assert after == pytest.approx(changed.dates_moved(before, by), rel=1e-3)
+    assert after["first_bad_step"] == ONSET + by

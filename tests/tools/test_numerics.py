@@ -1,0 +1,171 @@
+"""The first value that is not finite, and log-probs on a grid that is too coarse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.evidence import Evidence
+from firstbad.tools.run import Capture, Run, Vocabulary
+
+TOOL = "check_numbers"
+NAN, INF = float("nan"), float("inf")
+
+MakeRun = Callable[..., Run]
+MakeCapture = Callable[..., Capture]
+Measure = Callable[..., dict[str, Any]]
+
+
+def bf16(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Rounded to bfloat16: eight significant bits, held in float32."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    found: npt.NDArray[np.float32] = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+    return found
+
+
+@pytest.mark.parametrize(("low", "gap"), [(1.0, 2**-7), (8.0, 0.0625)])
+def test_the_grid_of_bfloat16(low: float, gap: float) -> None:
+    grid = np.unique(bf16(np.linspace(low, 2 * low, 20_000, endpoint=False)))
+    assert np.unique(np.diff(grid)).tolist() == [gap]
+
+
+def test_hand_counted_values(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    # Two rows of three tokens, one of them padding: five log-probs and two advantages are looked
+    # at; one log-prob is NaN, the -Inf under the padding is nobody's.
+    made = capture(
+        7,
+        token_id=[[5, 6, 1], [5, 1, 0]],
+        logp_new=np.array([[-1, NAN, -2], [-1, -1, -INF]], np.float32),
+        advantage=[1.0, -1.0],
+    )
+    signals = {"loss": [0.1] * 9, "reward_mean": [0.5] * 9}
+    found = measure(TOOL, make_run(captures=[made], vocabulary=words, signals=signals))
+    assert (found["n_captures"], found["n_values"], found["n_signals"]) == (1, 7, 2)
+    assert (found["nonfinite_captured"], found["nonfinite_logged_steps"]) == (1, 0)
+    assert found["first_nonfinite_order"] == 1
+    assert (found["last_good_step"], found["first_bad_step"]) == (6, 7)
+    assert found["coarse_share"] is found["coarse_excess"] is None, "five values are too few"
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("reward_mean", 0),
+        ("entropy", 1),
+        ("ratio_mean", 2),
+        ("kl_ref", 3),
+        ("loss", 4),
+        ("grad_norm_preclip", 5),
+    ],
+)
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_what_breaks_first_is_named_by_its_place(
+    simulate: MakeRun, measure: Measure, name: str, order: int, value: float
+) -> None:
+    def log(values: dict[str, Any], steps: Any) -> None:
+        values[name][steps == 31] = value
+        for later in ("loss", "grad_norm_preclip"):
+            values[later][steps >= 32] = NAN
+
+    found = measure(TOOL, simulate(1, log=log))
+    assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
+    assert found["first_nonfinite_order"] == order
+    assert found["nonfinite_logged_steps"] == 30
+    assert found["nonfinite_captured"] == 0
+
+
+def test_at_one_step_the_earliest_in_the_computation_leads(
+    simulate: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    def log(values: dict[str, Any], steps: Any) -> None:
+        for name in ("grad_norm_preclip", "loss", "kl_ref"):
+            values[name][steps == 31] = NAN
+
+    found = evidence(TOOL, simulate(1, log=log))
+    assert found.signal == "finiteness of kl_ref"
+    assert [row[1] for row in found.tables[0].rows] == ["kl_ref", "loss", "grad_norm_preclip"]
+
+
+def test_a_reward_part_that_was_not_scored_is_no_fault(simulate: MakeRun, measure: Measure) -> None:
+    def log(values: dict[str, Any], steps: Any) -> None:
+        values["reward_part/format"][steps > 5] = NAN
+
+    found = measure(TOOL, simulate(1, log=log))
+    assert found["nonfinite_logged_steps"] == 0
+    assert found["first_bad_step"] is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_log_probs_on_the_bfloat16_grid(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure, dtype: Any
+) -> None:
+    fine = sample(1, dtype=dtype)
+    found = measure(TOOL, make_run(captures=[fine], vocabulary=words))
+    # Of float16's eleven significant bits the last three are 0 for one value in eight.
+    chance = 0.125 if dtype is np.float16 else 0.0
+    assert found["coarse_share"] == pytest.approx(chance, abs=0.08)
+    assert found["coarse_excess"] == pytest.approx(0, abs=0.08)
+    coarse = sample(1, logp_new=bf16(fine.arrays["logp_new"]).astype(dtype))
+    found = measure(TOOL, make_run(captures=[coarse], vocabulary=words))
+    assert found["coarse_share"] > 0.99
+    assert found["coarse_excess"] > 0.85
+    assert found["first_bad_step"] is None, "a grid is no breakdown"
+
+
+def test_log_probs_stored_in_bfloat16_say_nothing(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    fine = sample(1)
+    stored = sample(
+        1, logp_new=bf16(fine.arrays["logp_new"]), dtypes={"logp_new": "bfloat16"}
+    )
+    found = measure(TOOL, make_run(captures=[stored], vocabulary=words))
+    assert found["coarse_share"] is None
+
+
+@pytest.mark.parametrize(
+    ("config", "low"),
+    [({"bf16": True}, True), ({"fp16": True}, True), ({"fp16": False, "bf16": False}, False)],
+)
+def test_declared_precision(
+    make_run: MakeRun, measure: Measure, config: dict[str, object], low: bool
+) -> None:
+    run = make_run(signals={"loss": [0.1]}, config=config)
+    assert measure(TOOL, run)["low_precision_config"] is low
+
+
+def test_not_finite_from_the_start(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(signals={"loss": [NAN, NAN, 0.1]}))
+    assert found["from_start"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (None, 1)
+
+
+def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "no captures and no metrics" in missing(TOOL, make_run())
+
+
+@settings(max_examples=10, derandomize=True)
+@given(at=st.integers(2, 19), by=st.integers(0, 1000), names=st.permutations(["loss", "kl_ref"]))
+def test_dates_move_with_the_steps_and_the_order_of_signals_does_not_matter(
+    make_run: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    at: int,
+    by: int,
+    names: list[str],
+) -> None:
+    values = [NAN if s == at else 0.1 for s in range(1, 21)]
+    run = make_run(signals=dict.fromkeys(names, values))
+    found = measure(TOOL, changed.shift_steps(run, by))
+    assert (found["last_good_step"], found["first_bad_step"]) == (at - 1 + by, at + by)
+    assert found["first_nonfinite_order"] == 3
