@@ -43,8 +43,8 @@ def onset_text(onset: Onset) -> str:
     if onset.first_bad is None:
         return f"none found{signal}"
     step = f"step {onset.first_bad}"
-    if onset.sampled and onset.last_good is not None:
-        step = f"between {onset.last_good} and {onset.first_bad}"
+    if onset.sampled and onset.bracket_start is not None:
+        step = f"after {onset.bracket_start}, by {onset.first_bad}"
     elif onset.last_good is not None:
         step += f", last good {onset.last_good}"
     return f"{step}{signal}"

@@ -78,7 +78,7 @@ def conclude(
     elif closed_at is not None and closed_at.outcome == "inconclusive":
         outcome = "undetermined"
         headline = (
-            f"No failed check, but layer `{closed_at.id}` could not be decided, "
+            f"{_change(seen)}No check failed, but layer `{closed_at.id}` could not be decided, "
             "so nothing after it may be read."
         )
     elif window == "steady" or all_hold(book.outcome_holds, seen):
@@ -262,8 +262,8 @@ def _starts(finding: Finding) -> float:
     onset = finding.first_bad
     if onset.from_start:
         return float("-inf")
-    if onset.sampled and onset.last_good is not None:
-        return onset.last_good + 1
+    if onset.sampled and onset.bracket_start is not None:
+        return onset.bracket_start + 1
     return float("inf") if onset.first_bad is None else onset.first_bad
 
 
@@ -286,6 +286,7 @@ def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
             first_bad=_int(first),
             signal=evidence.signal or evidence.tool,
             sampled=bool(metrics.get("sampled")),
+            quiet=_int(metrics.get("quiet_step")),
             from_start=bool(metrics.get("from_start")),
         )
         return _narrow(onset, seen)
@@ -297,7 +298,7 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
     window = _window_evidence(seen)
     if not onset.sampled or onset.from_start or onset.first_bad is None or window is None:
         return onset
-    low = onset.last_good or 0
+    low = onset.bracket_start or 0
     moved = [
         (step, str(row[0]))
         for table in window.tables
@@ -328,6 +329,14 @@ def _window_onset(seen: Seen) -> Onset:
         signal=evidence.signal,
         from_start=bool(metrics.get("from_start")),
     )
+
+
+def _change(seen: Seen) -> str:
+    """What the window saw move, as a sentence; empty when nothing did."""
+    evidence = _window_evidence(seen)
+    if evidence is None or not (evidence.metrics or {}).get("is_onset"):
+        return ""
+    return evidence.summary[:1].upper() + evidence.summary[1:] + ". "
 
 
 def _weaken(finding: Finding, conditional: Iterable[str]) -> Finding:
@@ -371,9 +380,8 @@ def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
     """Last checkpoint saved before the first bad step was trained on."""
     if onset.first_bad is None or onset.from_start:
         return None
-    bound = (
-        (onset.last_good + 1) if onset.sampled and onset.last_good is not None else onset.first_bad
-    )
+    sampled = onset.sampled and onset.bracket_start is not None
+    bound = (onset.bracket_start or 0) + 1 if sampled else onset.first_bad
     earlier = [step for step in checkpoint_steps if step < bound]
     return f"checkpoint-{max(earlier)}" if earlier else None
 

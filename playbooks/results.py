@@ -74,8 +74,16 @@ class Onset(Record):
     first_bad: int | None
     signal: str
     sampled: bool = False
-    """True when only some steps were measured: the onset lies between the two."""
+    """True when only some steps were measured: the onset lies after `bracket_start`."""
+    quiet: int | None = None
+    """Last step at which a test that is only necessary was quiet: it opens the bracket, and does
+    not make the step a good one."""
     from_start: bool = False
+
+    @property
+    def bracket_start(self) -> int | None:
+        """Step after which a sampled onset lies."""
+        return self.last_good if self.last_good is not None else self.quiet
 
 
 class Finding(Record):

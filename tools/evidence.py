@@ -40,6 +40,9 @@ class Dated(Metrics):
     """Last step at which the measure was seen inside its bound; None when none was."""
     first_bad_step: int | None = None
     """First step at which it was seen outside."""
+    quiet_step: int | None = None
+    """For a test that is only necessary: last step at which it was quiet. It opens the bracket of
+    the onset and marks no step as good."""
     from_start: bool = False
     """True when the first measured step is already outside."""
     sampled: bool = False

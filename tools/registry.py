@@ -8,6 +8,7 @@ import traceback
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
 
@@ -105,9 +106,14 @@ def tool(function: F) -> F:
 
 def tools() -> Mapping[str, Tool]:
     """All tools by name."""
+    _import_all()
+    return dict(sorted(_TABLE.items()))
+
+
+@cache
+def _import_all() -> None:
     for module in _MODULES:
         import_module(f"firstbad.tools.{module}")
-    return dict(sorted(_TABLE.items()))
 
 
 def find_tool(name: str) -> Tool:

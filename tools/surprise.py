@@ -100,11 +100,11 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         pools |= {"early": _pool(early), "late": _pool(late)}
     worst = max(pools, key=lambda k: abs(pools[k][0]))
     first = late[0].step if cut else dumps[0].step
-    last_good = early[-1].step if cut and worst == "late" else None
+    quiet = early[-1].step if cut and worst == "late" else None
     if drift is not None and worst == "late":
         # What grows from nothing shows late: the fit dates it, and the captures around bracket it.
         first = min(d.step for d in dumps if d.step > drift)
-        last_good = max((d.step for d in dumps if d.step <= drift), default=None)
+        quiet = max((d.step for d in dumps if d.step <= drift), default=None)
     pads = _padding(dumps)
     metrics = Surprise(
         n_captures=len(dumps),
@@ -129,7 +129,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
         surprise_unpadded=pads[2],
-        last_good_step=last_good,
+        quiet_step=quiet,
         first_bad_step=first if worst == "late" else dumps[0].step,
         from_start=worst != "late",
         sampled=True,

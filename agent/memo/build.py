@@ -205,8 +205,11 @@ def _plots_key(verdict: Verdict) -> str:
     told = []
     if onset.last_good is not None:
         told.append(f"Shaded: steps up to the last good one, {step(onset.last_good)}.")
-        if onset.sampled:
-            told.append("Yellow: between the last good and the first bad step, not measured.")
+    if onset.sampled and onset.bracket_start is not None:
+        told.append(
+            f"Yellow: after step {step(onset.bracket_start)}, up to the first bad step: "
+            "it began here, and these steps were not measured."
+        )
     if onset.first_bad is not None:
         what = "first bad step" if verdict.outcome == "incident" else "first change"
         told.append(f"Vertical line: {what}, {step(onset.first_bad)}.")

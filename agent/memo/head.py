@@ -21,8 +21,8 @@ def facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
     if leading is not None:
         if onset.from_start:
             yield Row("first bad step", "from the start")
-        elif onset.sampled and onset.last_good is not None and onset.first_bad is not None:
-            yield Row("first bad step", f"{step(onset.last_good)} to {step(onset.first_bad)}")
+        elif onset.sampled and onset.bracket_start is not None and onset.first_bad is not None:
+            yield Row("first bad step", f"after {step(onset.bracket_start)}, by {step(onset.first_bad)}")
         else:
             yield Row(
                 "first bad step", "not dated" if onset.first_bad is None else step(onset.first_bad)
@@ -70,10 +70,10 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     if onset.first_bad is None:
         return f"the run, if it still trains; the fault could not be dated{until}"
     since = step(onset.first_bad)
-    if onset.sampled and onset.last_good is not None:
+    if onset.sampled and onset.bracket_start is not None:
         return (
             f"the run, if it still trains: every step from {since} on carries the fault, "
-            f"those after {step(onset.last_good)} may{until}"
+            f"those after {step(onset.bracket_start)} may{until}"
         )
     return f"the run, if it still trains: every step from {since} on carries the fault{until}"
 
@@ -87,8 +87,8 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
             "or from one kept elsewhere"
         )
     at = ""
-    if onset.sampled and onset.last_good is not None:
-        at = f" that is not after the last good step {step(onset.last_good)}"
+    if onset.sampled and onset.bracket_start is not None:
+        at = f" that is not after step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"
     return f"from `{one_line(verdict.resume_from)}`, the last checkpoint{at}"

@@ -154,9 +154,10 @@ def _marked(chart: Chart, verdict: Verdict) -> Chart:
 
 
 def _bracket(onset: Onset) -> tuple[float, float] | None:
-    if not onset.sampled or onset.last_good is None or onset.first_bad is None:
+    start = onset.bracket_start
+    if not onset.sampled or start is None or onset.first_bad is None:
         return None
-    return onset.last_good, onset.first_bad
+    return start, onset.first_bad
 
 
 # ------------------------------------------------------------------------------------------ tables

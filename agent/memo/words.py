@@ -20,6 +20,11 @@ def onset_text(onset: Onset) -> str:
         return f"bad from the first measured step{first}"
     if onset.first_bad is None:
         return "not dated"
+    if onset.last_good is None and onset.sampled and onset.quiet is not None:
+        return (
+            f"after step {step(onset.quiet)} (the test was still quiet there, which does not make "
+            f"it good), by step {step(onset.first_bad)}"
+        )
     if onset.last_good is None:
         return f"step {step(onset.first_bad)}, no good step before it was measured"
     if onset.sampled:

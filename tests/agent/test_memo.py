@@ -607,7 +607,7 @@ def test_sampled_onset_is_told_as_a_bracket() -> None:
     onset = Onset(last_good=60, first_bad=70, signal="dumps", sampled=True)
     verdict = incident(first_bad=onset, findings=(LEADING.model_copy(update={"first_bad": onset}),))
     made = memo(verdict, run=run_of())
-    assert "first bad step 60 to 70" in text_of(made.html)
+    assert "first bad step after 60, by 70" in text_of(made.html)
     assert '<rect class="bracket"' in made.html
 
 
@@ -624,7 +624,7 @@ def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> No
     found = (LEADING.model_copy(update={"first_bad": onset}),)
     shown = memo(incident(first_bad=onset, findings=found)).markdown
     assert "every step from 70 on carries the fault, those after 60 may" in shown
-    assert "the last checkpoint that is not after the last good step 60" in shown
+    assert "the last checkpoint that is not after step 60" in shown
 
 
 def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:

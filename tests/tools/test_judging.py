@@ -171,11 +171,6 @@ def test_a_verifier_dead_from_the_start(simulate: MakeRun, measure: Measure) -> 
     assert found["rejected_right_share"] == 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a part that is 0 everywhere is left out, and the format part is judged in its place: "
-    "a dead verifier reads as one that takes wrong answers for right",
-)
 def test_the_format_part_is_not_judged_in_place_of_a_dead_outcome(
     simulate: MakeRun, measure: Measure
 ) -> None:

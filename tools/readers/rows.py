@@ -116,6 +116,8 @@ def _objects(values: list[object]) -> bool:
 
 def _columns_as_rows(row: Row) -> Iterable[Row]:
     """A row whose every text is a list of texts is a whole table, a column a key."""
+    if list not in map(type, row.values()):
+        return (row,)
     lists = {key: value for key, value in row.items() if isinstance(value, list)}
     lengths = {len(value) for value in lists.values()}
     is_table = (

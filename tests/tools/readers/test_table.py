@@ -518,7 +518,8 @@ def test_files_of_several_folders(make: Any, tmp_path: Path) -> None:
 
 def test_values_nested_beyond_reason(make: Any) -> None:
     deep = "[" * 900 + "]" * 900
-    row = f'{{"step": 1, "prompt": {deep}, "completion": {deep}, "answer": {deep}, "uid": {deep}, "finish": {deep}}}'
+    names = ("prompt", "completion", "answer", "uid", "finish")
+    row = '{"step": 1, ' + ", ".join(f'"{name}": {deep}' for name in names) + "}"
     batch = open_run(str(make.text("r.jsonl", row + "\n"))).rollouts.batch(1)
     assert list(batch.completions) == [""]
     run = open_run(str(make.text("m.jsonl", f'{{"step": 1, "a": {deep}, "reward": 1}}\n')))

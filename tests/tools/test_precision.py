@@ -1,0 +1,159 @@
+"""Log-probs on the bfloat16 grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import Capture, Run, Vocabulary
+
+TOOL = "check_precision"
+
+MakeRun = Callable[..., Run]
+MakeCapture = Callable[..., Capture]
+Measure = Callable[..., dict[str, Any]]
+
+
+def bf16(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Rounded to bfloat16: eight significant bits, held in float32."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    found: npt.NDArray[np.float32] = (rounded & np.uint32(0xFFFF0000)).view(np.float32)
+    return found
+
+
+@pytest.mark.parametrize(("low", "gap"), [(1.0, 2**-7), (8.0, 0.0625)])
+def test_the_grid_of_bfloat16(low: float, gap: float) -> None:
+    grid = np.unique(bf16(np.linspace(low, 2 * low, 20_000, endpoint=False)))
+    assert np.unique(np.diff(grid)).tolist() == [gap]
+
+
+def spread(seed: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
+    """Log-probs of four rows of 50 tokens, all different."""
+    return -np.random.default_rng(seed).gamma(2.0, 1.0, (4, 50)).astype(dtype)
+
+
+def capture_of(capture: MakeCapture, step: int, logp: npt.NDArray[Any], **fields: Any) -> Capture:
+    return capture(step, token_id=np.full(logp.shape, 5), logp_new=logp, **fields)
+
+
+def test_hand_counted_share(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    # 100 values: -1 - i/128 for i in 0..49 is on the grid (neighbours 1/128 apart), the same plus
+    # 1/1024 is not. Half of the values; in float32 none is there by chance.
+    on = -1 - np.arange(50) / 128
+    values = np.array([on, on - 1 / 1024], np.float32)
+    made = capture_of(capture, 3, values)
+    found = measure(TOOL, make_run(captures=[made], vocabulary=words))
+    assert found["n_values"] == 100
+    assert found["coarse_share"] == found["coarse_excess"] == found["excess_worst"] == 0.5
+    assert found["first_bad_step"] is None
+    assert found["sampled"]
+
+
+@pytest.mark.parametrize(("dtype", "chance"), [(np.float32, 0.0), (np.float16, 0.125)])
+def test_values_on_the_grid_are_dated_between_captures(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    dtype: Any,
+    chance: float,
+) -> None:
+    made = []
+    for step in (10, 20, 30, 40):
+        logp = spread(step, dtype)
+        if step >= 30:
+            logp = bf16(logp).astype(dtype)
+        made.append(capture_of(capture, step, logp))
+    found = measure(TOOL, make_run(captures=made, vocabulary=words))
+    assert found["excess_worst"] == pytest.approx(1 - chance, abs=0.01)
+    assert 0.4 < found["coarse_share"] < 0.7
+    assert (found["last_good_step"], found["first_bad_step"]) == (20, 30)
+    assert not found["from_start"]
+
+
+@pytest.mark.parametrize(("dtype", "chance"), [(np.float32, 0.0), (np.float16, 0.125)])
+def test_fine_values_are_there_by_chance_only(
+    make_run: MakeRun,
+    sample: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    dtype: Any,
+    chance: float,
+) -> None:
+    # Of float16's eleven significant bits the last three are 0 for one value in eight.
+    made = [sample(s, seed=s, dtype=dtype) for s in (1, 2, 3)]
+    found = measure(TOOL, make_run(captures=made, vocabulary=words))
+    assert found["coarse_share"] == pytest.approx(chance, abs=0.08)
+    assert found["coarse_excess"] == pytest.approx(0, abs=0.08)
+    assert found["first_bad_step"] is None
+
+
+def test_a_policy_that_is_sure_of_itself_is_not_on_the_grid(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    """Log-probs of exactly 0, and the same few values over and over, are no grid."""
+    logp = spread(1)
+    logp[:, ::2] = 0.0
+    logp[0, 1::2] = -1.0
+    found = measure(TOOL, make_run(captures=[capture_of(capture, 1, logp)], vocabulary=words))
+    assert found["coarse_share"] < 0.05
+
+
+def test_only_completion_tokens_are_looked_at(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    logp = spread(1)
+    ids = np.full(logp.shape, 5)
+    ids[:, 30] = 1
+    logp[:, 31:] = -1 - np.arange(19) / 128
+    made = capture(1, token_id=ids, logp_new=logp)
+    found = measure(TOOL, make_run(captures=[made], vocabulary=words))
+    assert found["n_values"] == 4 * 31
+    assert found["coarse_share"] == 0
+
+
+def test_without_data(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, missing: Callable[..., str]
+) -> None:
+    assert "finer than bfloat16" in missing(TOOL, make_run())
+    stored = capture_of(capture, 1, bf16(spread(1)), dtypes={"logp_new": "bfloat16"})
+    assert "finer than bfloat16" in missing(TOOL, make_run(captures=[stored]))
+    few = capture_of(capture, 1, spread(1)[:, :10])
+    assert "60 log-probs" in missing(TOOL, make_run(captures=[few]))
+
+
+@settings(max_examples=8, derandomize=True)
+@given(seed=st.integers(0, 100), by=st.integers(0, 1000))
+def test_the_order_of_rows_and_padding_do_not_matter(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    changed: SimpleNamespace,
+    seed: int,
+    by: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    ids, logp = np.full((4, 50), 5), spread(seed)
+    logp[:2] = bf16(logp[:2])
+    ids[:, -1] = 1
+    run = make_run(captures=[capture(1, token_id=ids, logp_new=logp)], vocabulary=words)
+    before = measure(TOOL, run)
+    order = rng.permutation(4)
+    wide = {
+        "token_id": np.pad(ids, ((0, 0), (0, 7)))[order],
+        "logp_new": np.pad(logp, ((0, 0), (0, 7)), constant_values=-1.0)[order],
+    }
+    padded = make_run(captures=[capture(1, **wide)], vocabulary=words)
+    assert measure(TOOL, changed.shift_steps(padded, by)) == changed.dates_moved(before, by)
+    assert before["coarse_share"] == pytest.approx(0.5, abs=0.05)

@@ -1,0 +1,153 @@
+"""Duplicated prompts, and a lasting change of what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "compare_prompts"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+
+
+def draw(
+    batch: MakeBatch, steps: int, prompt: Callable[[int, int], str], groups: int = 4
+) -> list[RolloutBatch]:
+    """Groups of two with the prompt of their step and place."""
+    return [
+        batch(
+            s,
+            prompts=[prompt(s, g) for g in range(groups) for _ in (0, 1)],
+            completions=["x"] * (2 * groups),
+            group=np.repeat(np.arange(groups), 2),
+        )
+        for s in range(1, steps + 1)
+    ]
+
+
+def test_hand_counted_prompts(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # Step 1: a a b; step 2: b c d; step 3: a b c. Repeats inside the step: 1/3, 0, 0. Seen the
+    # step before: nothing yet; b of b c d; b and c of a b c: (0 + 1/3 + 2/3)/3 = 1/3. Seen at any
+    # earlier step: 0, 1/3, and all three: (0 + 1/3 + 1)/3 = 4/9. By chance, 3 of the 4 distinct.
+    names = [["a", "a", "b"], ["b", "c", "d"], ["a", "b", "c"]]
+    rows = draw(batch, 3, lambda s, g: f"prompt {names[s - 1][g]}", groups=3)
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert (found["n_steps"], found["n_distinct"], found["groups_per_step"]) == (3, 4, 3)
+    assert found["duplicate_share"] == pytest.approx(1 / 9, abs=1e-6)
+    assert found["duplicate_share_worst"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["duplicate_excess"] == pytest.approx(1 / 3 - 0.75 / 2, abs=1e-6)
+    assert found["adjacent_share"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["adjacent_excess"] == pytest.approx(1 / 3 - 0.75, abs=1e-6)
+    assert found["repeated_share"] == pytest.approx(4 / 9, abs=1e-6)
+    assert not found["changed"]
+    assert found["words_before"] is None, "three steps leave no room for a change"
+
+
+def test_other_prompts_from_a_step_on(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    def prompt(step: int, group: int) -> str:
+        plain = f"add {step} and {group}"
+        return plain if step < ONSET else f"prove carefully and in full that {plain} is even"
+
+    found = measure(TOOL, make_run(rollouts=draw(batch, 60, prompt)))
+    assert found["changed"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert (found["words_before"], found["words_after"]) == (4, 12)
+    assert found["shift_sds"] > 5
+    # Of twelve words `add`, `and`, and the small numbers were there before.
+    assert 0.4 < found["new_words_share"] < 0.8
+
+
+def test_prompts_of_varied_length_are_no_change(simulate: MakeRun, measure: Measure) -> None:
+    def vary(d: SimpleNamespace) -> None:
+        more = d.rng.integers(0, 12, 4)
+        d.prompts = [p + " please" * int(more[g]) for p, g in zip(d.prompts, d.group, strict=True)]
+
+    found = measure(TOOL, simulate(1, edit=vary))
+    assert not found["changed"]
+    assert found["first_bad_step"] is None
+
+
+def test_one_odd_step_is_no_change(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    def prompt(step: int, group: int) -> str:
+        return f"add {step} and {group}" + " please" * (20 if step == ONSET else 0)
+
+    found = measure(TOOL, make_run(rollouts=draw(batch, 60, prompt)))
+    assert not found["changed"]
+
+
+def test_a_slow_curriculum_is_no_jump(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    rows = draw(batch, 60, lambda s, g: f"add {s} and {g}" + " more" * (s // 6))
+    assert not measure(TOOL, make_run(rollouts=rows))["changed"]
+
+
+def test_the_same_prompt_on_every_rank(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = draw(batch, 40, lambda s, g: f"add {s} and {g % 2}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["duplicate_share"] == 0.5
+    assert found["duplicate_excess"] > 0.4
+
+
+def test_the_batch_of_the_step_before(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    rows = draw(batch, 40, lambda s, g: f"add {s // 4} and {g}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["adjacent_share"] == pytest.approx(0.75, abs=0.05)
+    assert found["adjacent_excess"] > 0.6
+    assert found["duplicate_share"] == 0
+
+
+def test_a_small_set_of_prompts_repeats_by_chance(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [rng.choice(10, 4, replace=False) for _ in range(60)]
+    rows = draw(batch, 60, lambda s, g: f"add {drawn[s - 1][g]}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["repeated_share"] > 0.8
+    assert found["adjacent_share"] == pytest.approx(0.4, abs=0.1)
+    assert abs(found["adjacent_excess"]) < 0.1
+    assert found["duplicate_excess"] < 0
+
+
+def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "prompts" in missing(TOOL, make_run())
+
+
+@settings(max_examples=8, derandomize=True)
+@given(order=st.permutations(range(4)), by=st.integers(0, 1000), renamed=st.booleans())
+def test_order_of_groups_step_numbers_and_wording_do_not_matter(
+    simulate: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    order: list[int],
+    by: int,
+    renamed: bool,
+) -> None:
+    def edit(d: SimpleNamespace) -> None:
+        if d.step >= 16:
+            d.prompts = [f"{p} and show each carry as you go along" for p in d.prompts]
+
+    run = simulate(1, steps=30, edit=edit)
+    before = measure(TOOL, run)
+    assert before["first_bad_step"] == 16
+
+    def change(b: RolloutBatch) -> RolloutBatch:
+        moved: RolloutBatch = changed.reorder_groups(b, order)
+        if renamed:
+            moved.prompts[:] = [p.replace("add", "sum") for p in moved.prompts]  # type: ignore[index]
+        return moved
+
+    after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
+    assert after == changed.dates_moved(before, by)

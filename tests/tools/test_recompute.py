@@ -1,0 +1,137 @@
+"""Logged means and spreads against the rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.evidence import Evidence
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "recompute_means"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+Values = dict[str, npt.NDArray[np.float64]]
+Steps = npt.NDArray[np.float64]
+
+
+def test_hand_computed_means(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # correct: 3/4; style: 0.25; total with weights 1 and 2: 0.75 + 2 x 0.25 = 1.25. The log has
+    # 1.5 for the total: off by 0.25, one pair of three.
+    rows = batch(rewards={"correct": [1, 1, 1, 0], "style": [0, 0, 0, 1]}, size=2)
+    signals = {
+        "reward_part/correct": [0.75],
+        "reward_part/style": [0.25],
+        "reward_mean": [1.5],
+        "reward_part/gone": [9.0],
+    }
+    config = {"reward_weights": [1.0, 2.0]}
+    found = measure(TOOL, make_run(rollouts=[rows], signals=signals, config=config))
+    assert (found["n_compared"], found["n_signals"]) == (3, 3)
+    assert found["share_differs"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["worst_signal_share"] == 1
+    assert found["largest_difference"] == 0.25
+    assert found["from_start"]
+    assert found["zero_std_differs"] is found["reward_std_is_global"] is None
+
+
+@pytest.mark.parametrize("name", ["reward_mean", "reward_part/correct", "reward_part/format"])
+def test_a_figure_that_is_no_mean_is_dated_and_named(
+    simulate: MakeRun, evidence: Callable[..., Evidence], name: str
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values[name][steps >= ONSET] += 0.1
+
+    found = evidence(TOOL, simulate(1, log=log))
+    assert found.metrics is not None
+    assert (found.metrics["last_good_step"], found.metrics["first_bad_step"]) == (30, 31)
+    assert found.metrics["share_differs"] == pytest.approx(1 / 6)
+    assert found.metrics["worst_signal_share"] == 0.5
+    assert found.metrics["largest_difference"] == pytest.approx(0.1)
+    assert found.signal == f"logged {name}"
+    assert found.tables[0].rows[0][:2] == (ONSET, name)
+    assert (len(found.tables[0].rows), found.tables[0].cut_rows) == (20, 10)
+
+
+def test_rounding_of_the_log_is_no_difference(simulate: MakeRun, measure: Measure) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        for name in ("reward_mean", "reward_part/correct", "reward_part/format"):
+            values[name] = np.round(values[name], 3)
+
+    found = measure(TOOL, simulate(1, log=log))
+    assert found["share_differs"] == 0
+    assert found["first_bad_step"] is None
+
+
+def test_rows_that_no_part_scored_are_left_out_of_the_mean(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["format"][::4] = np.nan
+
+    found = measure(TOOL, simulate(1, edit=edit))
+    assert found["share_differs"] == 0
+
+
+def test_a_share_of_zero_spread_that_float32_hides(simulate: MakeRun, measure: Measure) -> None:
+    """Equal rewards with rounding of 1e-7 are equal; a framework that tests 1e-8 logs 0."""
+
+    def edit(d: SimpleNamespace) -> None:
+        for part in d.rewards.values():
+            part[d.group == 0] = 1 + 1e-7 * d.rng.normal(size=8)
+
+    def log(values: Values, steps: Steps) -> None:
+        values["frac_zero_variance_groups"][:] = 0
+
+    found = measure(TOOL, simulate(1, edit=edit, log=log))
+    assert found["zero_std_differs"]
+    assert found["zero_std_logged_mean"] == 0
+    assert found["zero_std_recomputed_mean"] == pytest.approx(0.25, abs=0.03)
+    honest = measure(TOOL, simulate(1, edit=edit))
+    assert not honest["zero_std_differs"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_which_spread_is_logged(simulate: MakeRun, measure: Measure, whole: bool) -> None:
+    run = simulate(1, solve=(0.0, 1.0))
+    if whole:
+        spread = run.signals.known["reward_std"].values
+        for batch in run.rollouts.batches():
+            total = batch.rewards["correct"] + 0.2 * batch.rewards["format"]
+            spread[batch.step - 1] = np.std(total, ddof=1)
+    assert measure(TOOL, run)["reward_std_is_global"] is whole
+
+
+def test_without_data(make_run: MakeRun, simulate: MakeRun, missing: Callable[..., str]) -> None:
+    assert "no rollouts" in missing(TOOL, make_run())
+    run = simulate(1, steps=5, config={"logging_steps": 5})
+    assert "averaged over 5 steps" in missing(TOOL, run)
+    run = simulate(1, steps=5)
+    bare = make_run(rollouts=list(run.rollouts.batches()), signals={"loss": [1.0]})
+    assert "no step with a recomputable figure" in missing(TOOL, bare)
+
+
+@settings(max_examples=6, derandomize=True)
+@given(order=st.permutations(range(32)), by=st.integers(0, 1000))
+def test_the_order_of_rows_and_the_step_numbers_do_not_matter(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace, order: list[int], by: int
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_mean"][steps >= 9] *= 1.1
+
+    run = simulate(2, steps=16, log=log)
+    before = measure(TOOL, run)
+    moved = changed.rebatch(run, lambda b: changed.reorder(b, order))
+    after = measure(TOOL, changed.shift_steps(moved, by))
+    assert after == changed.dates_moved(before, by)
+    assert before["first_bad_step"] == 9
