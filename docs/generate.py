@@ -17,7 +17,7 @@ import sys
 import tempfile
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from inspect import getdoc, getsource
 from pathlib import Path
@@ -34,15 +34,16 @@ from firstbad.playbooks import model
 from firstbad.playbooks.bound import Bound
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import call_parts, load
-from firstbad.tools.evidence import Dated
+from firstbad.tools.evidence import Dated, Metrics
 from firstbad.tools.readers import READERS
 from firstbad.tools.readers.aliases import canonical_names, unit_of
 from firstbad.tools.readers.captures import FIELDS
-from firstbad.tools.registry import Tool, tools
+from firstbad.tools.registry import tools
 
 ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end -->)", re.S)
 REQUIRED = inspect.Parameter.empty
+METRICS = ("metric", "form", "meaning")
 COMPLAINT = "reward dropped to a quarter at step 66"
 EXAMPLE_ID = "20260601-101500-k7vq"
 
@@ -127,8 +128,13 @@ def tool_reference() -> str:
         ]
         if settings:
             parts.append(table(("setting", "form", "default"), settings))
-        parts.append(table(("metric", "form", "meaning"), _metrics(tool)))
+        parts.append(table(METRICS, _metrics(tool.metrics, Dated.model_fields)))
     return "\n\n".join(parts)
+
+
+def dated_metrics() -> str:
+    """The metrics that all tools have which date what they measure."""
+    return table(METRICS, _metrics(Dated))
 
 
 def cause_reference() -> str:
@@ -251,6 +257,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "causes": cause_reference,
     "checks": check_table,
     "commands": command_reference,
+    "dated": dated_metrics,
     "dumps": dump_table,
     "layers": layer_table,
     "playbook-fields": playbook_fields,
@@ -393,10 +400,10 @@ def _parameters(function: Any) -> Iterator[tuple[str, Any, object]]:
         yield shown, info, parameter.default
 
 
-def _metrics(tool: Tool) -> Iterator[tuple[str, str, str]]:
-    told = field_texts(tool.metrics)
-    for name, field in tool.metrics.model_fields.items():
-        if name not in Dated.model_fields:
+def _metrics(kind: type[Metrics], leave: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
+    told = field_texts(kind)
+    for name, field in kind.model_fields.items():
+        if name not in leave:
             yield f"`{name}`", _form(field.annotation), _cell(told.get(name, "")) or "-"
 
 

@@ -50,7 +50,7 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
         (Onset(last_good=65, first_bad=66, signal="reward"), "step 66, last good 65 (reward)"),
         (
             Onset(last_good=60, first_bad=70, signal="dump", sampled=True),
-            "between 60 and 70 (dump)",
+            "after 60, by 70 (dump)",
         ),
         (
             Onset(last_good=None, first_bad=1, signal="mask", from_start=True),

@@ -181,6 +181,8 @@ def test_the_json_object_is_described_key_by_key(pages: Any, report: Callable[[s
     found = report(line)
     assert table_keys(page, "key") == set(found)
     assert table_keys(page, "key of a finding") == set(found["findings"][0])
+    (row,) = (r for r in page.text.splitlines() if r.startswith("| `first_bad` | its own onset"))
+    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) == set(found["findings"][0]["first_bad"])
 
 
 @pytest.mark.parametrize(

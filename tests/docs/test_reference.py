@@ -30,10 +30,11 @@ def test_every_tool_and_metric(pages: Any) -> None:
     text = pages["docs/tools.md"].text
     sections = dict(zip(*[iter(re.split(r"^## (\w+)$", text, flags=re.M)[1:])] * 2, strict=True))
     assert list(sections) == list(tools())
+    head = text.split("\n## ", 1)[0]
     for name, tool in tools().items():
         assert tool.summary in sections[name]
         for metric in tool.metrics.model_fields:
-            assert f"`{metric}`" in sections[name] or f"`{metric}`" in text.split("## ", 1)[0]
+            assert f"`{metric}`" in sections[name] or f"`{metric}`" in head
         for setting in tool.settings.model_fields:
             assert f"`{setting}`" in sections[name]
 
@@ -95,6 +96,14 @@ def test_every_word_of_outcomes_and_strengths(pages: Any) -> None:
         assert f"\n| {word} |" in text
     for word in ("INCIDENT", "HEALTHY", "UNDETERMINED"):
         assert f"\n| {word} |" in text
+
+
+def test_every_label_of_a_memos_first_screen(pages: Any, repo: Path) -> None:
+    text = pages["docs/reading-a-memo.md"].text
+    code = (repo / "agent" / "memo" / "head.py").read_text(encoding="utf-8")
+    labels = set(re.findall(r'Row\(\s*"([^"]+)"', code)) | {"fix", "only dilutes", "experiment"}
+    assert len(labels) > 10
+    assert not [label for label in labels if not re.search(rf"[*`]{label}[*`]", text)]
 
 
 def anchors(path: Path) -> set[str]:

@@ -310,7 +310,10 @@ def _logged(
         "ratio_mean": 1.0,
         "step_time": 2.0 + 0.1 * float(rng.normal()),
     }
-    return row | {f"reward_part/{k}": float(np.nanmean(v)) for k, v in draft.rewards.items()}
+    scored = {k: v[np.isfinite(v)] for k, v in draft.rewards.items()}
+    return row | {
+        f"reward_part/{k}": float(v.mean()) if len(v) else math.nan for k, v in scored.items()
+    }
 
 
 def sample_capture(
@@ -442,9 +445,21 @@ def shift_steps(run: Run, by: int) -> Run:
 def dates_moved(found: Mapping[str, Any], by: int) -> dict[str, Any]:
     """Metrics with every step number moved."""
     return {
-        name: value + by if name.endswith("_step") and value is not None else value
+        name: value + by if name in DATES and value is not None else value
         for name, value in found.items()
     }
+
+
+DATES = {
+    "constant_first_step",
+    "first_bad_step",
+    "first_resume_step",
+    "last_good_step",
+    "last_resume_step",
+    "outlier_step",
+    "resume_step",
+    "scale_step",
+}
 
 
 # -------------------------------------------------------------------------------------- fixtures

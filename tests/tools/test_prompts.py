@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_order_of_groups_step_numbers_and_wording_do_not_matter(
     def change(b: RolloutBatch) -> RolloutBatch:
         moved: RolloutBatch = changed.reorder_groups(b, order)
         if renamed:
-            moved.prompts[:] = [p.replace("add", "sum") for p in moved.prompts]  # type: ignore[index]
+            moved = replace(moved, prompts=[p.replace("add", "sum") for p in moved.prompts])
         return moved
 
     after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))

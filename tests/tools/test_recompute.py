@@ -55,7 +55,7 @@ def test_a_figure_that_is_no_mean_is_dated_and_named(
     found = evidence(TOOL, simulate(1, log=log))
     assert found.metrics is not None
     assert (found.metrics["last_good_step"], found.metrics["first_bad_step"]) == (30, 31)
-    assert found.metrics["share_differs"] == pytest.approx(1 / 6)
+    assert found.metrics["share_differs"] == pytest.approx(1 / 6, abs=1e-6)
     assert found.metrics["worst_signal_share"] == 0.5
     assert found.metrics["largest_difference"] == pytest.approx(0.1)
     assert found.signal == f"logged {name}"
