@@ -19,7 +19,7 @@ _STRICT = re.compile(
     r"^\s*<think>.*?</think>\s*<answer>(.*?)</answer>\s*$", re.IGNORECASE | re.DOTALL
 )
 _HASHES = re.compile(r"####\s*(.+)")
-_SAID = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*(.+)", re.IGNORECASE)
+_SAID = re.compile(r"(?:final answer|answer)\s*(?:is\s*:?|:|=)\s*(.+)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -102,6 +102,7 @@ def normalise(text: str) -> str:
         value = value.replace(",", "")
         if "." in value:
             value = value.rstrip("0").rstrip(".")
+        value = "0" if value == "-0" else value
     return value
 
 

@@ -68,7 +68,7 @@ def read_declared(run: Run) -> Measured[Declared]:
         accumulation_steps=config.number("gradient_accumulation_steps"),
         updates_per_batch=updates_per_batch(run),
         engine_used=config.flag("use_vllm"),
-        low_precision=None if None in low else any(low),
+        low_precision=True if True in low else None if None in low else False,
         beta=config.number("beta"),
         max_grad_norm=config.number("max_grad_norm"),
         entropy_coefficient=config.number("entropy_coef"),

@@ -13,8 +13,8 @@ SCORING = re.compile(
     r"verif|reward|judge|grader|grading|scor(?:e|ing)|sandbox|checker|rubric", re.IGNORECASE
 )
 FAILURE = re.compile(
-    r"time[d ]?-?out|deadline|unavailable|refused|unreachable|fallback|failed|failure|exception"
-    r"|error|connection|50[0-4]|429|retry|dead|killed|reset by peer",
+    r"time[d]?[ -]?out|deadline|unavailable|refused|unreachable|fallback|failed|failure|exception"
+    r"|error|connection|(?<![\d.])(?:50[0-4]|429)(?![\d.])|retry|dead|killed|reset by peer",
     re.IGNORECASE,
 )
 DIGITS = re.compile(r"\d+")

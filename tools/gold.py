@@ -15,6 +15,8 @@ from firstbad.tools.stats import raised_stretch
 
 STRONG = 0.6
 """Share of a group that must give one answer before it counts as a consensus."""
+MOSTLY = 0.5
+"""Share of contradicted consensus groups beyond which the gold answers are dated as wrong."""
 FEWEST = 20
 SURE_GAIN = 10.0
 
@@ -108,6 +110,7 @@ def _measured(
     words = [(set(rows[i][1].split()), set(str(rows[i][2]).split())) for i in bad]
     prompts = [set(rows[i][3].lower().split()) for i in bad]
     first = int(steps[stretch.first]) if stretch else None
+    off = bool(wrong[inside].mean() > MOSTLY)
     metrics = Gold(
         n_groups=len(rows),
         n_consensus=len(agreed),
@@ -125,9 +128,9 @@ def _measured(
         prompt_words_consensus=_mean(
             [_within(c, p) for (_, c), p in zip(words, prompts, strict=True)]
         ),
-        last_good_step=int(steps[stretch.first - 1]) if stretch and stretch.first else None,
-        first_bad_step=first if first is not None else int(steps[0]),
-        from_start=stretch is None or stretch.first == 0,
+        last_good_step=int(steps[stretch.first - 1]) if off and stretch and stretch.first else None,
+        first_bad_step=(first if first is not None else int(steps[0])) if off else None,
+        from_start=off and (stretch is None or stretch.first == 0),
     )
     shown: list[tuple[Scalar, ...]] = [
         (rows[i][0], rows[i][3][:200], rows[i][2], rows[i][1], _r(rows[i][4])) for i in bad[:12]
@@ -142,7 +145,7 @@ def _measured(
         f"{len(agreed)} of {len(rows)} groups agree on an answer; "
         f"{100 * metrics.consensus_wrong_share:.0f} % of them contradict the gold answer"
     )
-    if first is not None and not metrics.from_start:
+    if off and first is not None and not metrics.from_start:
         text += f" from step {first} ({100 * (metrics.consensus_wrong_before or 0):.0f} % before)"
     return Measured(
         metrics,

@@ -170,17 +170,11 @@ def _extremes(
             return None, None
     if not seen:
         return None, None
-    bottom = min(seen)
-    return (
-        (max(seen), bottom)
-        if len(seen) > 1
-        else (bottom + 1.0, bottom)
-        if not bottom
-        else (
-            bottom,
-            0.0,
-        )
-    )
+    top, bottom = max(seen), min(seen)
+    if top > bottom:
+        return top, bottom
+    # One value so far: above 0 everything is right, else everything is wrong.
+    return (top, 0.0) if top > 0 else (top + 1.0, top)
 
 
 def _classify(

@@ -10,6 +10,9 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, total_reward
 from firstbad.tools.run import Run
 
+PINNED = 0.3
+"""Used share beyond which the run counts as pinned, and that from its first step."""
+
 
 class KlBudget(Dated):
     """How much of the KL that a converged policy may spend is spent."""
@@ -70,8 +73,8 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         reward_gain=round((float(last.mean()) - float(first.mean())) / max(noise, 1e-9), 4),
         contrast=round(float(np.mean(spreads)), 6),
         kl_share_of_loss=share,
-        first_bad_step=int(kl.steps[0]),
-        from_start=True,
+        first_bad_step=int(kl.steps[0]) if used > PINNED else None,
+        from_start=used > PINNED,
     )
     return Measured(
         metrics,

@@ -13,6 +13,9 @@ from firstbad.tools.run import Run, Signal
 from firstbad.tools.stats import level_shift
 from firstbad.tools.token_counts import TokenCounts
 
+PAYS, GROWS = 0.4, 1.3
+"""Within-group correlation with length, and growth of the length, that count as pay for length."""
+
 
 class Truncation(Dated):
     """Share of cut completions, and where lengths stand against the cap."""
@@ -134,6 +137,7 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
             slopes.setdefault(name, []).extend(slope.tolist())
     paid = max(parts, key=lambda k: float(np.mean(parts[k]))) if parts else None
     weight = _weight(run, batches[0].rewards.keys(), paid)
+    pays = bool(paid and float(np.mean(parts[paid])) > PAYS and means[2] > GROWS * means[0])
     metrics = LengthByOutcome(
         n_rows=sum(len(b) for b in batches),
         growth=_r(means[2] / means[0]),
@@ -144,8 +148,8 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
         paid_part_slope=_r(weight * float(np.mean(slopes[paid]))) if paid else None,
         outcome_first=_r(float(np.mean(rates[0]))) if 0 in rates else None,
         outcome_last=_r(float(np.mean(rates[2]))) if 2 in rates else None,
-        first_bad_step=batches[0].step,
-        from_start=True,
+        first_bad_step=batches[0].step if pays else None,
+        from_start=pays,
     )
     table = Table(
         title="mean length in tokens, thirds of the run",

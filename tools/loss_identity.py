@@ -16,6 +16,8 @@ from firstbad.tools.run import Capture, FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
 
+SMALLEST = 1e-9
+"""Recomputed losses that vary by less are rounding: -mean(A) of whole groups is 0."""
 FEWEST = 12
 """Steps below which no slope is read."""
 
@@ -75,7 +77,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     if extra is not None:
         terms = extra.taken_out(terms)
     n = len(terms.steps)
-    if np.ptp(terms.predicted) == 0 or np.ptp(terms.logged) == 0:
+    if np.ptp(terms.predicted) < SMALLEST or np.ptp(terms.logged) == 0:
         raise NoData("the recomputed or the logged loss does not vary, so no slope can be read")
     whole = _fit(terms)
     cut = _slope_change(terms)

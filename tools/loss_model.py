@@ -11,7 +11,8 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.token_counts import TokenCounts
 
-TOKEN_MEAN = {"dapo", "bnpo", "cispo"}
+TOKEN_MEAN = {"dapo", "bnpo"}
+"""Losses whose value at ratio 1 is the token mean of -A (CISPO's is that of -A logp)."""
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,10 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
         rows = float(round(float(np.median(count / mean))))
     ratio = count / (mean * rows)
     off = np.abs(ratio - 1) > 0.02
-    start = next((i for i in range(len(off)) if off[i] and off[i : i + 5].mean() >= 0.8), None)
+    start = next(
+        (i for i in range(len(off)) if off[i : i + 3].sum() >= 3 and off[i : i + 5].mean() >= 0.8),
+        None,
+    )
     side = slice(start, None) if start is not None else slice(0, None)
     metrics = TrainedTokens(
         n_steps=len(steps),

@@ -37,7 +37,7 @@ class Norms(Dated):
     kl_first: float | None
     """KL to the reference at step 1, before any update; None where the log begins later."""
     neighbours_still: bool | None
-    """KL, entropy, length and reward don't move by more than a fifth across the same step."""
+    """Entropy, length and reward don't move by more than a fifth across the same step."""
     kl_late: float | None
     """Median KL to the reference over the last third, nats per token."""
     entropy_late_over_early: float | None

@@ -56,6 +56,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     default), so gradient norm and KL are read as well.
     """
     found: list[tuple[int, int, str, int]] = []  # step, order, name, count
+    in_captures = 0
     captures = 0
     values = 0
     for capture in run.captures:
@@ -64,6 +65,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
             values += n
             if bad:
                 found.append((capture.step, ORDER.get(name, 3), name, bad))
+                in_captures += bad
     logged: set[int] = set()
     for name, signal in run.signals.known.items():
         if name not in ORDER:
@@ -81,7 +83,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         n_captures=captures,
         n_values=values,
         n_signals=len(run.signals.known),
-        nonfinite_captured=sum(c for _, _, n, c in found if n in _CAPTURED),
+        nonfinite_captured=in_captures,
         nonfinite_logged_steps=len(logged),
         first_nonfinite_order=first[1] if first else None,
         low_precision_config=low,

@@ -127,11 +127,8 @@ def level_shift(values: FloatArray, *, margin: int = 5) -> Shift | None:
 
 
 def first_of_run(flags: list[bool], *, length: int) -> int | None:
-    """Index of the first flag that opens `length` set flags in a row (or lasts to the end)."""
-    for i, flag in enumerate(flags):
-        if flag and all(flags[i : i + length]):
-            return i
-    return None
+    """Index of the first flag that opens `length` set flags in a row, or None."""
+    return next((i for i in range(len(flags) - length + 1) if all(flags[i : i + length])), None)
 
 
 def mean_z(values: FloatArray) -> float:

@@ -15,6 +15,8 @@ from firstbad.tools.tokens import completion_end
 
 POOL = 1500
 """Fewest tokens a pooled mean is read from: 350 on-policy tokens scatter by up to 0.12 nats."""
+FLOOR = 0.1
+"""Smallest pooled surprise, in nats, that dates anything."""
 DRIFT = 1.4
 """Growth within the off stretch beyond which it is a drift, not a setting."""
 
@@ -106,6 +108,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         first = min(d.step for d in dumps if d.step > drift)
         quiet = max((d.step for d in dumps if d.step <= drift), default=None)
     pads = _padding(dumps)
+    off = abs(pools[worst][0]) > FLOOR or drifts
     metrics = Surprise(
         n_captures=len(dumps),
         n_tokens=n,
@@ -129,9 +132,9 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
         surprise_unpadded=pads[2],
-        quiet_step=quiet,
-        first_bad_step=first if worst == "late" else dumps[0].step,
-        from_start=worst != "late",
+        quiet_step=quiet if off else None,
+        first_bad_step=None if not off else first if worst == "late" else dumps[0].step,
+        from_start=off and worst != "late",
         sampled=True,
     )
     table = Table(

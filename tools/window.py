@@ -104,7 +104,7 @@ def watched(run: Run) -> Iterator[tuple[Signal, Watch]]:
 
 
 @tool
-def find_first_bad(run: Run, *, noticed_step: int | None = None) -> Measured[FirstBad]:
+def find_first_bad(run: Run) -> Measured[FirstBad]:
     """First step at which a per-step signal leaves its own band and stays outside.
 
     Each signal is compared with the median and robust spread of the up to 40 steps before, in its
@@ -165,7 +165,7 @@ def find_first_bad(run: Run, *, noticed_step: int | None = None) -> Measured[Fir
     )
     return Measured(
         metrics,
-        _summary(lead, setting, len(signals), noticed_step),
+        _summary(lead, setting, len(signals)),
         tables=(table,),
         sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
@@ -173,15 +173,14 @@ def find_first_bad(run: Run, *, noticed_step: int | None = None) -> Measured[Fir
     )
 
 
-def _summary(lead: Move | None, moves: list[Move], n_signals: int, noticed: int | None) -> str:
+def _summary(lead: Move | None, moves: list[Move], n_signals: int) -> str:
     if lead is None:
         return f"none of {n_signals} signals leaves its own band"
     same = [m.signal for m in moves if m.first_bad == lead.first_bad and m.signal != lead.signal]
     with_it = f" (with {', '.join(same)})" if same else ""
-    told = "" if noticed is None else f"; noticed at {noticed}"
     return (
         f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: "
-        f"{lead.before:.3g} -> {lead.after:.3g}, {lead.widths:.1f} band widths, {lead.manner}{told}"
+        f"{lead.before:.3g} -> {lead.after:.3g}, {lead.widths:.1f} band widths, {lead.manner}"
     )
 
 
