@@ -27,7 +27,7 @@ from firstbad.playbooks.results import Verdict, Waiver
 from firstbad.tools.errors import UserError
 from firstbad.tools.run import Run
 
-REPORTED = ("numpy", "pandas", "pyarrow", "pydantic", "langgraph")
+REPORTED = ("numpy", "pyarrow", "pydantic", "langgraph")
 """Packages whose versions a memo states."""
 
 

@@ -90,7 +90,7 @@ def _to_do(verdict: Verdict) -> Iterator[str]:
         text = f"{_clean(request.need)}; decides: {_clean(request.decides)}"
         if request.command:
             text += f"; run: {_clean(request.command)}"
-        rows.append((f"give {request.layer}", text))
+        rows.append((f"{request.layer} needs", text))
     if rows:
         yield paint("What to do now", "bold")
         yield from table(rows)

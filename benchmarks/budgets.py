@@ -4,7 +4,7 @@
 
 The long runs are synthetic: the shipped demo run with its steps repeated and renumbered. Each
 figure is taken in a fresh process; times are given beside what the machine needs in the same run
-to import pandas and langgraph, and to read the same parquet files with pyarrow alone.
+to import numpy, pyarrow and langgraph, and to read the same parquet files with pyarrow alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEMO = Path(__file__).resolve().parent.parent / "agent" / "demo_runs"
 
 INVESTIGATE = """
 import resource, sys, time
-import pandas, langgraph.graph, langgraph.checkpoint.sqlite, pyarrow.parquet
+import numpy, langgraph.graph, langgraph.checkpoint.sqlite, pyarrow.parquet
 from firstbad.agent.investigate import investigate
 from pathlib import Path
 start = time.perf_counter()
@@ -32,7 +32,7 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
 IMPORTS = """
 import resource, time
 start = time.perf_counter()
-import pandas, langgraph.graph, langgraph.checkpoint.sqlite, pyarrow.parquet
+import numpy, langgraph.graph, langgraph.checkpoint.sqlite, pyarrow.parquet
 print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 READ = """

@@ -65,7 +65,14 @@ def conclude(
     waived = tuple(r.id for r in layers if r.outcome == "waived")
     window = window_kind(book, seen)
     onset = _window_onset(seen)
-    notes = tuple(_notes(book.layers, checks, seen))
+    unused = [w.layer for w in waivers if w.layer not in waived]
+    notes = (
+        *_notes(book.layers, checks, seen),
+        *(
+            f"The waiver of `{name}` was not used: the layer did not stop the way."
+            for name in unused
+        ),
+    )
     first_bad = findings[0].first_bad if findings else onset
     outcome: Literal["incident", "healthy", "undetermined"]
     if findings:

@@ -70,6 +70,8 @@ def judge(
     """
     used = tuple(seen[a].id for a in check.evidence if a in seen)
     clauses: tuple[Clause, ...] = ()
+    missing: tuple[Clause, ...] = ()
+    passed_over: tuple[Clause, ...] = ()
     outcome: Outcome = "inconclusive"
     reason: Reason = "evidence_missing"
     strength = None
@@ -82,22 +84,27 @@ def judge(
         for alternative in check.gate:
             needs = compare(alternative.needs, "needs", seen)
             if not all(c.held is True for c in needs):
-                clauses = clauses or tuple(c for c in needs if c.held is not True)
+                missing = missing or tuple(c for c in needs if c.held is not True)
+                # What was looked for and not found: the bound that a later pass rests on.
+                passed_over += tuple(
+                    c.model_copy(update={"role": "looked_for"}) for c in needs if c.held is False
+                )
                 continue
             outcome, reason, shown = decide(alternative, seen)
             clauses = needs + shown
+            compared = {c.measure for c in clauses}
+            clauses += tuple(c for c in passed_over if c.measure not in compared)
             strength, excludes_not = alternative.strength, alternative.excludes_not
-            message = _explain(outcome, shown, seen, check)
+            message = _explain(outcome, clauses, seen)
             break
         else:
+            clauses = missing
             errors = [e for a in check.evidence if (e := seen.get(a)) and e.status == "error"]
             if errors:
                 reason, message = "tool_error", errors[0].summary
             else:
-                missing = [
-                    e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics
-                ]
-                message = "; ".join(dict.fromkeys(missing)) or check.request
+                said = [e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics]
+                message = "; ".join(dict.fromkeys(said)) or check.request
     return CheckResult(
         playbook=playbook,
         layer=layer,
@@ -115,11 +122,13 @@ def judge(
     )
 
 
-def _explain(outcome: Outcome, clauses: tuple[Clause, ...], seen: Seen, check: Check) -> str:
-    """One sentence from the evidence that decided."""
-    if outcome == "pass":
-        aliases = dict.fromkeys(check.evidence)
-    else:
-        told = [c for c in clauses if c.held is not False]
-        aliases = dict.fromkeys(c.measure.split(".", 1)[0] for c in told)
-    return "; ".join(seen[a].summary for a in aliases if a in seen and seen[a].summary)
+def _explain(outcome: Outcome, clauses: tuple[Clause, ...], seen: Seen) -> str:
+    """What the evidence says that decided: all that was compared, or what did not hold up."""
+    told = clauses
+    if outcome != "pass":
+        told = tuple(
+            c for c in clauses if c.role in ("fail_if", "doubt_if") and c.held is not False
+        )
+    aliases = dict.fromkeys(c.measure.split(".", 1)[0] for c in told)
+    said = (seen[a].summary for a in aliases if a in seen and seen[a].summary)
+    return "; ".join(dict.fromkeys(said))

@@ -36,7 +36,8 @@ class Clause(Record):
 
     measure: str
     """`alias.field`: which number of which evidence."""
-    role: Literal["needs", "fail_if", "doubt_if"]
+    role: Literal["needs", "fail_if", "doubt_if", "looked_for"]
+    """`looked_for`: a condition of a stronger alternative that was seen not to hold."""
     op: str
     limit: Number
     observed: Number | None

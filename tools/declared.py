@@ -76,7 +76,22 @@ def read_declared(run: Run) -> Measured[Declared]:
     rows = tuple((k, str(config.values[k])[:120]) for k in SHOWN if k in config.values)
     return Measured(
         metrics,
-        f"{len(config.values)} settings declared",
+        _told(metrics),
         tables=(Table(title="declared settings", columns=("setting", "value"), rows=rows),),
         sources=config.sources,
     )
+
+
+def _told(m: Declared) -> str:
+    engine = {
+        True: "a separate engine samples",
+        False: "no separate engine",
+        None: "engine unknown",
+    }
+    numbers = (
+        ("updates per batch", m.updates_per_batch),
+        ("accumulation steps", m.accumulation_steps),
+        ("beta", m.beta),
+    )
+    parts = [f"{name} {value:g}" for name, value in numbers if value is not None]
+    return f"declared: {', '.join([*parts, engine[m.engine_used]])}"

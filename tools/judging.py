@@ -190,9 +190,9 @@ def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
     )
     if m.first_bad_step is not None:
         text += (
-            f"; from step {m.first_bad_step} {100 * m.agreement_after:.1f} %, "
-            f"{100 * m.rejected_right_share:.0f} % of right answers scored wrong, "
-            f"{100 * m.accepted_wrong_share:.0f} % of wrong ones scored right"
+            f"; from step {m.first_bad_step} on {100 * m.agreement_after:.1f} % agree: "
+            f"{100 * m.rejected_right_share:.0f} % of the right answers are scored as wrong, "
+            f"{100 * m.accepted_wrong_share:.0f} % of the wrong ones as right"
         )
     return text + (f"; the rejected rows share: {pattern}" if pattern else "")
 

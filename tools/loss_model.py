@@ -48,6 +48,8 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     loss, kl, entropy = (run.signals.get(n) for n in ("loss", "kl_ref", "entropy"))
     if loss is None:
         raise NoData("no logged loss")
+    if not run.config.of_trainer:
+        raise NoData("no trainer config: loss type and KL weight are not known")
     every = run.config.number("logging_steps")
     if every is not None and every > 1:
         raise NoData(f"the loss is averaged over {every:g} steps (`logging_steps`)")

@@ -88,7 +88,7 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         first_bad_step=first,
         from_start=first is not None and first <= int(steps[0]) + 2,
     )
-    told = "updates per batch unknown" if updates is None else f"{updates:g} update(s) per batch"
+    told = "updates per batch unknown" if updates is None else f"updates per batch: {updates:g}"
     if off is not None:
         told += f"; {len(off)} of {len(steps)} steps with a ratio off 1 or a clip hit"
     if metrics.ratio_largest_deviation is not None:

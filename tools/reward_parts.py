@@ -133,7 +133,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         cut_rows=len(steps) - len(shown),
     )
     text = "; ".join(
-        f"`{p.name}` {p.mean[:third].mean():.3f} -> {p.mean[-third:].mean():.3f}" for p in parts
+        f"`{p.name}` {_r3(p.mean[:third].mean())} -> {_r3(p.mean[-third:].mean())}" for p in parts
     )
     if constant[0] is not None and constant[1] is not None:
         text += f"; `{constant[0]}` is constant {constant[2]:g} from step {steps[constant[1]]}"
@@ -227,6 +227,10 @@ def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float 
             (variances[list(rewards).index(outcome)] / np.maximum(total, 1e-12))[total > 1e-12]
         )
     return _r(float(np.mean(shares))) if shares else None
+
+
+def _r3(value: float) -> str:
+    return f"{round(float(value), 3) + 0.0:.3f}"  # adding 0 turns -0.000 into 0.000
 
 
 def _r(value: float) -> float:

@@ -20,7 +20,7 @@ def reward_weights(run: Run, n_parts: int) -> FloatArray | None:
     stated = run.config.values.get("reward_weights")
     if isinstance(stated, (list, tuple)):
         return np.array([float(w) for w in stated]) if len(stated) == n_parts else None
-    return np.ones(n_parts) if run.config.values or n_parts == 1 else None
+    return np.ones(n_parts) if run.config.of_trainer or n_parts == 1 else None
 
 
 def total_reward(run: Run, batch: RolloutBatch) -> FloatArray | None:
@@ -124,7 +124,7 @@ def scale_setting(run: Run) -> str | None:
 
     None when there is no config.
     """
-    if not run.config.values:
+    if not run.config.of_trainer:
         return None
     stated = run.config.values.get("scale_rewards", "group")
     if isinstance(stated, bool):

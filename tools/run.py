@@ -212,12 +212,30 @@ class Captures:
         return capture
 
 
+TRAINER_KEYS = (
+    "beta",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "loss_type",
+    "num_generations",
+    "per_device_train_batch_size",
+    "reward_weights",
+    "scale_rewards",
+)
+"""Any of them shows that a config is a trainer's; then an absent key has its default."""
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings as the run's files state them, flat, with the file each came from."""
 
     values: Mapping[str, object] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
+
+    @property
+    def of_trainer(self) -> bool:
+        """Whether settings of a trainer are there, not only those of a model."""
+        return any(name in self.values for name in TRAINER_KEYS)
 
     def number(self, name: str) -> float | None:
         """A numeric setting, or None when absent, null or not a number."""

@@ -100,7 +100,7 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     parts = [f"gradient norm grows {growth:.2g}-fold at most" if growth else ""]
     if kl_peak is not None:
         parts.append(f"KL peaks at {kl_peak:.3g} nats per token")
-    if lost is not None:
+    if lost is not None and (runaway or reuse):
         parts.append(f"{100 * lost:.0f} % of the best reward level is lost at the end")
     return Measured(
         metrics,

@@ -22,7 +22,9 @@ def facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
         if onset.from_start:
             yield Row("first bad step", "from the start")
         elif onset.sampled and onset.bracket_start is not None and onset.first_bad is not None:
-            yield Row("first bad step", f"after {step(onset.bracket_start)}, by {step(onset.first_bad)}")
+            yield Row(
+                "first bad step", f"after {step(onset.bracket_start)}, by {step(onset.first_bad)}"
+            )
         else:
             yield Row(
                 "first bad step", "not dated" if onset.first_bad is None else step(onset.first_bad)
@@ -65,6 +67,14 @@ def actions(
 def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     seen = max((e.window.last for e in evidence.values() if e.window), default=None)
     until = f"; last step seen {step(seen)}" if seen is not None else ""
+    if any((e.metrics or {}).get("ended") is True for e in evidence.values()):
+        since = (
+            ""
+            if onset.first_bad is None or onset.from_start
+            else f" after step {step(onset.first_bad)}"
+        )
+        at = f" at step {step(seen)}" if seen is not None else ""
+        return f"training has ended{at}: use no checkpoint{since} from it"
     if onset.from_start:
         return f"the run, if it still trains: every step carries the fault{until}"
     if onset.first_bad is None:

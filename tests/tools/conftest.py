@@ -323,25 +323,26 @@ def sample_capture(
     rows: int = 64,
     width: int = 24,
     temperature: float = 1.0,
-    stale: float = 0.0,
+    moved: float = 0.5,
+    behind: float = 0.0,
     pads: bool = False,
     dtype: Any = np.float32,
     **arrays: Any,
 ) -> Capture:
     """Tokens sampled from a small categorical policy, with that policy's own log-probs.
 
-    `temperature`: the sampler's, against 1 in the trainer. `stale`: distance of the sampler's
-    weights from the trainer's. `pads`: the pad token may be sampled, as any other word.
+    `temperature`: the sampler's, against 1 in the trainer. `moved`: how far training has carried
+    the policy from its reference; `behind`: how far the sampler's weights are behind on that way.
+    `pads`: the pad token may be sampled, as any other word.
     """
     rng = np.random.default_rng(seed)
     world = np.random.default_rng(7)
-    logits = 1.5 * world.normal(size=(WORDS, WORDS))
-    logits[:, STOP] = -0.5
+    start, way = 1.5 * world.normal(size=(WORDS, WORDS)), world.normal(size=(WORDS, WORDS))
+    start[:, STOP], way[:, STOP] = -0.5, 0.0
     if not pads:
-        logits[:, PAD] = -40.0
-    sampler = logits / temperature + stale * world.normal(size=logits.shape)
-    reference = logits + 0.5 * world.normal(size=logits.shape)
-    log_pi, log_q, log_ref = (_log_softmax(x) for x in (logits, sampler, reference))
+        start[:, PAD] = -40.0
+    log_ref, log_pi = _log_softmax(start), _log_softmax(start + moved * way)
+    log_q = _log_softmax((start + (moved - behind) * way) / temperature)
     entropy = -(np.exp(log_pi) * log_pi).sum(axis=1)
     ids = np.full((rows, width), PAD, np.int64)
     state = np.full((rows, width), 2, np.int64)
@@ -457,6 +458,7 @@ DATES = {
     "last_good_step",
     "last_resume_step",
     "outlier_step",
+    "quiet_step",
     "resume_step",
     "scale_step",
 }

@@ -33,6 +33,7 @@ TAGGED = "<answer>1</answer> no, <ANSWER> 2 </ANSWER>"
         ("after `answer is`", "So the answer is 12.", "12"),
         ("after `answer is`", "Final answer: 12", "12"),
         ("after `answer is`", "answer = 12", "12"),
+        ("after `answer is`", "The answer is: 12", "12"),
         ("after `answer is`", "the result is 12", None),
         ("last line", "first\n  last \n\n", "last"),
         ("last line", " \n ", None),
@@ -59,14 +60,6 @@ def test_every_extractor_has_a_case_above() -> None:
     }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="`answer is` matches before the colon, so that `: 12` is taken as the answer",
-)
-def test_a_colon_after_answer_is_belongs_to_the_phrase() -> None:
-    assert extract("after `answer is`", "The answer is: 12") == "12"
-
-
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
@@ -80,6 +73,7 @@ def test_a_colon_after_answer_is_belongs_to_the_phrase() -> None:
         ("3.0", "3"),
         ("-0.50", "-0.5"),
         ("100", "100"),
+        ("-0.0", "0"),
         (r"\text{North}", "north"),
         (r"$\mathrm{cm}$", "cm"),
         ("1/2", "1/2"),
@@ -89,11 +83,6 @@ def test_a_colon_after_answer_is_belongs_to_the_phrase() -> None:
 )
 def test_normaliser(text: str, plain: str) -> None:
     assert normalise(text) == plain
-
-
-@pytest.mark.xfail(strict=True, reason="-0 and 0 are one number, and are not made one text")
-def test_minus_zero_is_zero() -> None:
-    assert normalise("-0.0") == normalise("0")
 
 
 def test_only_the_end_of_a_long_completion_is_looked_at() -> None:
@@ -106,8 +95,6 @@ def test_only_the_end_of_a_long_completion_is_looked_at() -> None:
 @given(st.integers(-10**9, 10**9), st.sampled_from(["", ".0", ".00"]), st.booleans())
 def test_numbers_have_one_plain_form(number: int, tail: str, commas: bool) -> None:
     written = f"{number:,}{tail}" if commas else f"{number}{tail}"
-    if number == 0:
-        return  # see the test of minus zero
     assert normalise(written) == str(number)
     assert extract("last <answer> tag", f"<answer> {written} </answer>") == str(number)
     assert extract("last number", f"it is {written}") == str(number)

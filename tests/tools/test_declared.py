@@ -73,13 +73,7 @@ def test_updates_per_batch(
         ({"bf16": False, "fp16": False}, False),
         ({"bf16": False, "fp16": True}, True),
         ({"bf16": False}, None),
-        pytest.param(
-            {"bf16": True},
-            True,
-            marks=pytest.mark.xfail(
-                strict=True, reason="bf16 is on, and an unstated fp16 makes the answer unknown"
-            ),
-        ),
+        ({"bf16": True}, True),
     ],
 )
 def test_low_precision(

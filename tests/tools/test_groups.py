@@ -92,9 +92,6 @@ def test_all_wrong_from_the_start(simulate: MakeRun, measure: Measure) -> None:
     assert found["predicted_last"] is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a part that only ever gave -1 is read as right: -1 taken as the top"
-)
 def test_a_part_that_only_ever_gave_minus_one_is_all_wrong(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:

@@ -70,11 +70,6 @@ def test_sequence_mean_with_a_kl_term_has_slope_one(simulate: MakeRun, measure: 
     assert found["first_bad_step"] is None
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="-mean(A) of whole groups is 0 up to 1e-17, and that rounding counts as variation: "
-    "slope 0 from the first step",
-)
 def test_sequence_mean_without_kl_has_nothing_to_compare(
     simulate: MakeRun, missing: Callable[..., str]
 ) -> None:
@@ -82,11 +77,6 @@ def test_sequence_mean_without_kl_has_nothing_to_compare(
     assert "does not vary" in missing(TOOL, run)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="CISPO's loss at ratio 1 is -A logp (in TRL too), whose value is not -A: "
-    "the prediction for token-mean losses does not hold",
-)
 def test_cispo_is_no_token_mean_of_advantages(
     simulate: MakeRun, missing: Callable[..., str]
 ) -> None:

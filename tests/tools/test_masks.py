@@ -120,7 +120,7 @@ def real(c: Capture) -> Mask:
         (prompts, "prompt_trained", 100),
         (padding, "padding_trained", 100),
         (late, "share_rows_shifted", 0.9),
-        (no_stop, "share_rows_stop_untrained", 0.9),
+        (no_stop, "share_rows_stop_untrained", 0.85),
         (dropped, "completion_untrained", 100),
     ],
 )
@@ -321,9 +321,6 @@ def test_counts_that_agree_and_one_that_strays(simulate: MakeRun, measure: Measu
     assert found["first_bad_step"] is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the run of off steps need not be longer than one at the end of the log"
-)
 def test_one_stray_count_at_the_last_step_is_no_onset(simulate: MakeRun, measure: Measure) -> None:
     def log(values: Values, steps: Steps) -> None:
         values["trained_tokens_mean"][-1] *= 2

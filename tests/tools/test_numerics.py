@@ -67,9 +67,6 @@ def test_what_breaks_first_is_named_by_its_place(
     assert found["nonfinite_logged_steps"] == 30
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the logged entropy has the name of a captured array and is counted as one"
-)
 def test_a_logged_entropy_was_not_captured(simulate: MakeRun, measure: Measure) -> None:
     def log(values: dict[str, Any], steps: Any) -> None:
         values["entropy"][steps == 31] = NAN

@@ -142,18 +142,7 @@ def test_the_same_run_gives_the_same_evidence(name: str, healthy: Run) -> None:
     )
 
 
-UNDATED = "dates a measure that never left its bound: `first_bad_step` is set in every run"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=UNDATED))
-        if n in ("check_gold", "measure_kl_budget", "measure_length_pay", "test_surprise")
-        else n
-        for n in tools()
-    ],
-)
+@pytest.mark.parametrize("name", list(tools()))
 def test_a_healthy_run_has_no_first_bad_step(name: str, healthy: Run) -> None:
     found = run_tool(name, healthy, {}, evidence_id="E1")
     assert found.metrics is not None

@@ -187,7 +187,8 @@ def test_first_of_run() -> None:
     flags = [False, True, False, True, True, True, False, True]
     assert first_of_run(flags, length=3) == 3
     assert first_of_run(flags, length=1) == 1
-    assert first_of_run(flags, length=4) == 7, "to the end counts"
+    assert first_of_run(flags, length=4) is None
+    assert first_of_run(flags[:6], length=3) == 3
     assert first_of_run([False] * 4, length=2) is None
 
 

@@ -48,6 +48,7 @@ def open_run(ref: str) -> Run:
         return by_prefix[named[1]].read(path)
     path = _existing(ref)
     try:
+        _refuse_several(path)
         reader = next((reader for reader in READERS if reader.recognises(path)), None)
     except OSError as error:
         raise UserError(f"`{ref}` cannot be read: {error.strerror}") from None
@@ -55,6 +56,16 @@ def open_run(ref: str) -> Run:
         return reader.read(path)
     looked_for = "; ".join(f"{reader.prefix}: {reader.looks_for}" for reader in READERS)
     raise UserError(f"`{ref}` is not a run that can be read; looked for {looked_for}")
+
+
+def _refuse_several(path: Path) -> None:
+    """Two runs read as one would make a fault of their difference."""
+    if not path.is_dir() or trl.recognises(path):
+        return
+    inside = sorted(p.name for p in path.iterdir() if trl.recognises(p))
+    if len(inside) > 1:
+        names = ", ".join(inside[:6]) + (", ..." if len(inside) > 6 else "")
+        raise UserError(f"`{path}` holds {len(inside)} runs: {names}; name one of them")
 
 
 def _existing(text: str) -> Path:

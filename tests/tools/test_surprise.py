@@ -1,0 +1,252 @@
+"""Surprise of sampled tokens: 0 when the sampler is the trainer's policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import Capture, Run, Vocabulary
+
+TOOL = "test_surprise"
+
+MakeRun = Callable[..., Run]
+MakeCapture = Callable[..., Capture]
+Measure = Callable[..., dict[str, Any]]
+Pools = Callable[..., Run]
+
+
+@pytest.fixture(name="pools", scope="session")
+def _pools(make_run: MakeRun, sample: MakeCapture, words: Vocabulary) -> Pools:
+    """A run of captures every five steps; `after` are the settings of the sampler from 30 on."""
+
+    def build(seed: int = 0, n: int = 10, rows: int = 64, **after: Any) -> Run:
+        made = [
+            sample(s, seed=100 * seed + s, rows=rows, **(after if s >= 30 else {}))
+            for s in range(5, 5 * n + 1, 5)
+        ]
+        return make_run(captures=made, vocabulary=words)
+
+    return build
+
+
+def test_hand_computed_surprise(
+    make_run: MakeRun, capture: MakeCapture, measure: Measure
+) -> None:
+    # A fair coin: entropy ln 2 everywhere, log-prob -ln 2: surprise 0 for every token. In the last
+    # two of four captures log-prob is -ln 2 - 0.3: surprise 0.3; over all 0.15. Logp_ref lies 0.1
+    # above in the first two: x = -0.1, k1/k3 = -0.1/(e^0.1 - 1.1) = -19.3 by the formula.
+    half = np.log(2)
+
+    def made(step: int, more: float) -> Capture:
+        flat = np.ones((10, 100))
+        return capture(
+            step,
+            token_id=5 * flat,
+            logp_new=-(half + more) * flat,
+            logp_ref=(0.1 - half - more) * flat,
+            entropy=half * flat,
+        )
+
+    run = make_run(captures=[made(s, 0.0 if s < 3 else 0.3) for s in (1, 2, 3, 4)])
+    found = measure(TOOL, run)
+    assert (found["n_captures"], found["n_tokens"]) == (4, 4000)
+    assert found["surprise_all"] == pytest.approx(0.15, abs=1e-6)
+    assert (found["surprise_early"], found["surprise_late"]) == pytest.approx((0, 0.3), abs=1e-6)
+    assert found["largest"] == found["signed_largest"] == pytest.approx(0.3, abs=1e-6)
+    assert found["entropy_mean"] == pytest.approx(half, abs=1e-6)
+    assert found["k3_late"] == pytest.approx(np.exp(0.1) - 1.1, abs=1e-6)
+    assert found["k1_over_k3_late"] == pytest.approx(-0.1 / (np.exp(0.1) - 1.1), rel=1e-3)
+    assert (found["quiet_step"], found["first_bad_step"]) == (2, 3)
+    assert found["last_good_step"] is None, "a quiet test is only necessary: no step is good by it"
+    assert found["sampled"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_on_policy_sampler_does_not_surprise(
+    pools: Pools, measure: Measure, seed: int
+) -> None:
+    found = measure(TOOL, pools(seed))
+    assert found["n_tokens"] > 8_000
+    assert abs(found["surprise_all"]) < 0.03
+    assert found["largest"] < 0.1
+    assert abs(found["z_all"]) < 4
+    assert found["k1_over_k3_late"] == pytest.approx(1, abs=0.35)
+    assert abs(found["kl_gap_late"]) < 0.04
+
+
+def test_the_mean_over_many_on_policy_runs_is_zero(pools: Pools, measure: Measure) -> None:
+    """400,000 tokens: the mean lies within 0.01 nats, and z is about standard normal."""
+    found = [measure(TOOL, pools(seed, n=4, rows=400)) for seed in range(20, 36)]
+    assert abs(np.mean([f["surprise_all"] for f in found])) < 0.01
+    assert 0.4 < np.std([f["z_all"] for f in found]) < 1.8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hotter_sampler_is_dated(pools: Pools, measure: Measure, seed: int) -> None:
+    found = measure(TOOL, pools(seed, temperature=1.6))
+    # On a policy of about 1.8 nats temperature 1.6 adds more than half a nat a token.
+    assert found["surprise_late"] > 0.4
+    assert abs(found["surprise_early"]) < 0.1
+    assert found["signed_largest"] == found["surprise_late"]
+    assert found["z_largest"] > 10
+    assert (found["quiet_step"], found["first_bad_step"]) == (25, 30)
+    assert found["growth"] == pytest.approx(1, abs=0.2), "a setting, and no drift"
+    assert found["k1_over_k3_late"] < 0.5
+
+
+def test_a_sharper_sampler_has_the_other_sign(pools: Pools, measure: Measure) -> None:
+    found = measure(TOOL, pools(1, temperature=0.5))
+    assert found["surprise_late"] < -0.4
+    assert found["signed_largest"] < 0 < found["largest"]
+    assert found["first_bad_step"] == 30
+
+
+def test_weights_that_part_more_and_more(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    found = measure(TOOL, stuck(make_run, sample, words, pace=75))
+    assert found["growth"] > 1.4
+    assert found["surprise_late"] > 0.3
+    assert found["kl_gap_z"] > 3
+    assert found["k1_over_k3_late"] < 0
+    assert found["drift_onset"] == pytest.approx(25, abs=10)
+    assert found["quiet_step"] <= found["drift_onset"] < found["first_bad_step"]
+
+
+def stuck(make_run: MakeRun, sample: MakeCapture, words: Vocabulary, pace: float) -> Run:
+    """The sampler keeps the weights of step 25 while training goes on at a steady pace."""
+    made = [
+        sample(s, seed=s, moved=s / pace, behind=max(0.0, (s - 25) / pace))
+        for s in range(5, 101, 5)
+    ]
+    return make_run(captures=made, vocabulary=words)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the fitted onset, 15 to 45 for a true 25 by the pace of training, is made a bracket of "
+    "two neighbouring captures, as if it were exact",
+)
+def test_the_bracket_of_a_drift_holds_its_onset(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    for pace in (50, 75, 150):
+        found = measure(TOOL, stuck(make_run, sample, words, pace))
+        assert found["quiet_step"] <= 25 < found["first_bad_step"]
+
+
+def test_hot_from_the_start(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    made = [sample(s, seed=s, temperature=1.6) for s in range(5, 51, 5)]
+    found = measure(TOOL, make_run(captures=made, vocabulary=words))
+    assert found["surprise_all"] > 0.3
+    assert found["surprise_early"] > 0.3
+    assert found["surprise_late"] > 0.3
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="whichever pool is the larger by chance is taken: half of such runs are dated in their "
+    "middle, with a `quiet` step before it that surprises by as much",
+)
+def test_hot_from_the_start_is_dated_at_the_start(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    for seed in range(4):
+        made = [sample(s, seed=100 * seed + s, temperature=1.6) for s in range(5, 51, 5)]
+        found = measure(TOOL, make_run(captures=made, vocabulary=words))
+        assert (found["quiet_step"], found["first_bad_step"]) == (None, 5)
+
+
+def test_tokens_after_the_stop_are_not_counted(
+    pools: Pools, measure: Measure, changed: SimpleNamespace
+) -> None:
+    """What a framework writes into the padding changes nothing."""
+    run = pools(2)
+
+    def litter(c: Capture) -> Capture:
+        mask = c.mask("completion_mask")
+        assert mask is not None
+        junk = {
+            name: np.where(mask, c.arrays[name], value)
+            for name, value in (("logp_new", -50.0), ("entropy", 3.0), ("logp_ref", -9.0))
+        }
+        return replace(c, arrays={**c.arrays, **junk})
+
+    assert measure(TOOL, changed.recapture(run, litter)) == measure(TOOL, run)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="the mean over rows of each row's mean weighs short rows up, whose end is a surprise: "
+    "selection, not padding, gives +0.1 nats on-policy; tokens must be pooled",
+)
+def test_rows_with_and_without_padding_do_not_surprise_either(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    made = [sample(s, seed=s, rows=256) for s in range(1, 11)]
+    found = measure(TOOL, make_run(captures=made, vocabulary=words))
+    assert abs(found["surprise_padded"]) < 0.05
+    assert abs(found["surprise_unpadded"]) < 0.05
+
+
+def test_log_probs_that_are_wrong_in_padded_rows(
+    pools: Pools, measure: Measure, changed: SimpleNamespace
+) -> None:
+    """Positions that start too late where the prompt is padded: those rows are scored wrongly."""
+
+    def wrong(c: Capture) -> Capture:
+        prompt = c.mask("prompt_mask")
+        assert prompt is not None
+        padded = ~prompt.all(axis=1)
+        logp = np.asarray(c.arrays["logp_new"]) - 1.0 * padded[:, None]
+        return replace(c, arrays={**c.arrays, "logp_new": logp})
+
+    found = measure(TOOL, changed.recapture(pools(3), wrong))
+    assert found["surprise_padded"] > 0.9
+    assert found["surprise_padded"] - found["surprise_unpadded"] == pytest.approx(1, abs=0.15)
+    assert found["padding_gap"] > 3
+    assert found["padding_correlation"] > 0.3
+
+
+def test_without_data(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, missing: Callable[..., str]
+) -> None:
+    assert "log-probs and entropies" in missing(TOOL, make_run())
+    few = make_run(captures=[sample(1, rows=8)], vocabulary=words)
+    assert "at least 1500" in missing(TOOL, few)
+    made = sample(1)
+    bare = replace(made, arrays={k: v for k, v in made.arrays.items() if k != "entropy"})
+    assert "entropies" in missing(TOOL, make_run(captures=[bare], vocabulary=words))
+
+
+@settings(max_examples=6, derandomize=True)
+@given(more=st.integers(0, 20), by=st.integers(0, 1000), seed=st.integers(0, 20))
+def test_padding_order_of_rows_and_step_numbers_do_not_matter(
+    pools: Pools, measure: Measure, changed: SimpleNamespace, more: int, by: int, seed: int
+) -> None:
+    run = pools(seed, temperature=1.6)
+    before = measure(TOOL, run)
+    rng = np.random.default_rng(seed)
+
+    def change(c: Capture) -> Capture:
+        order = rng.permutation(len(c.arrays["token_id"]))
+        wide = {
+            k: np.pad(v, ((0, 0), (0, more))) if v.ndim == 2 and not k.startswith("prompt") else v
+            for k, v in c.arrays.items()
+        }
+        return replace(c, arrays={k: v[order] for k, v in wide.items()})
+
+    after = measure(TOOL, changed.shift_steps(changed.recapture(run, change), by))
+    assert (before["quiet_step"], before["first_bad_step"]) == (25, 30)
+    assert (after["quiet_step"], after["first_bad_step"]) == (25 + by, 30 + by)
+    for name in ("n_tokens", "surprise_all", "surprise_late", "z_late", "growth", "k3_late"):
+        assert after[name] == pytest.approx(before[name], abs=1e-4)

@@ -1,0 +1,135 @@
+"""Where a completion ends, and how many tokens it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import Capture, RolloutBatch, Run, Vocabulary
+from firstbad.tools.token_counts import TokenCounts
+from firstbad.tools.tokens import completion_end
+
+PAD, STOP = 0, 1
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+MakeCapture = Callable[..., Capture]
+
+
+@pytest.mark.parametrize(
+    ("row", "real", "stop_at"),
+    [
+        ([5, 6, STOP, PAD], [1, 1, 1, 0], 2),
+        ([5, PAD, 6, STOP], [1, 1, 1, 1], 3),  # a sampled pad token
+        ([PAD, STOP, PAD, PAD], [1, 1, 0, 0], 1),
+        ([5, 6, 7, 8], [1, 1, 1, 1], -1),  # cut at the cap
+        ([5, STOP, 6, STOP], [1, 1, 0, 0], 1),  # nothing after the first stop counts
+        ([STOP, PAD, PAD, PAD], [1, 0, 0, 0], 0),
+        ([5, 6, PAD, PAD], [1, 1, 0, 0], -1),  # cut earlier, and padded
+    ],
+)
+def test_the_end_is_read_off_the_ids(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    row: list[int],
+    real: list[int],
+    stop_at: int,
+) -> None:
+    end = completion_end(make_run(vocabulary=words), capture(token_id=[row]))
+    assert end.real[0].astype(int).tolist() == real
+    assert end.stop_at.tolist() == [stop_at]
+    assert (end.stops, end.guessed) == ({STOP}, False)
+
+
+def test_several_stop_tokens_and_a_pad_token_that_is_one(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary
+) -> None:
+    both = replace(words, eos_ids=frozenset({STOP, 9}), pad_id=STOP)
+    end = completion_end(make_run(vocabulary=both), capture(token_id=[[5, 9, STOP, STOP]]))
+    assert end.real[0].tolist() == [True, True, False, False]
+
+
+def test_without_a_tokenizer_the_common_last_token_is_the_stop(
+    make_run: MakeRun, capture: MakeCapture
+) -> None:
+    ids = [[5, 6, 1, 0], [7, 1, 0, 0], [5, 6, 7, 1], [5, 6, 7, 8]]
+    mask = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    end = completion_end(make_run(), capture(token_id=ids, completion_mask=mask))
+    assert (end.stops, end.guessed) == ({1}, True)
+    assert end.stop_at.tolist() == [2, 1, 3, -1]
+    bare = completion_end(make_run(), capture(token_id=ids))
+    assert (bare.stops, bare.guessed) == (frozenset(), True)
+    assert bare.real.all()
+
+
+@settings(max_examples=30, derandomize=True)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
+def test_padding_after_a_stop_changes_nothing(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, row: list[int], more: int
+) -> None:
+    run = make_run(vocabulary=words)
+    ended = [*row, STOP]
+    short = completion_end(run, capture(token_id=[ended]))
+    long = completion_end(run, capture(token_id=[ended + [PAD] * more]))
+    assert long.stop_at.tolist() == short.stop_at.tolist()
+    assert long.real.sum() == short.real.sum() == ended.index(STOP) + 1
+
+
+# ------------------------------------------------------------------------------------- counts
+
+
+def texts(batch: MakeBatch, words: int, steps: int = 5, **fields: object) -> list[RolloutBatch]:
+    return [
+        batch(s, completions=["word " * (words + s), "word " * (words + 3 * s)], **fields)
+        for s in range(1, steps + 1)
+    ]
+
+
+def test_counts_that_are_written_are_taken(make_run: MakeRun, batch: MakeBatch) -> None:
+    rows = batch(completions=["a b", "c"], n_tokens=[7, 9])
+    counts = TokenCounts(make_run(), [rows])
+    assert counts.rows(rows).tolist() == [7, 9]
+    assert counts.agreement is None
+
+
+def test_else_words_are_scaled_to_the_logged_mean(make_run: MakeRun, batch: MakeBatch) -> None:
+    # Step s has 10 + s and 10 + 3 s words, on average 10 + 2 s. Two tokens a word and one stop
+    # token make a mean of 21 + 4 s.
+    made = texts(batch, 10)
+    run = make_run(signals={"completion_length_mean": [21 + 4 * s for s in range(1, 6)]})
+    counts = TokenCounts(run, made)
+    assert counts.agreement == pytest.approx(1)
+    assert counts.rows(made[0]) == pytest.approx([2 * 11 + 1, 2 * 13 + 1])
+
+
+def test_characters_where_they_follow_the_mean_better(make_run: MakeRun, batch: MakeBatch) -> None:
+    sizes = [(3, 9), (20, 4), (7, 31), (15, 5), (40, 2)]
+    made = [batch(s, completions=["x" * a, "y" * b]) for s, (a, b) in enumerate(sizes, 1)]
+    run = make_run(signals={"completion_length_mean": [(a + b) / 2 for a, b in sizes]})
+    assert TokenCounts(run, made).rows(made[2]) == pytest.approx([7, 31])
+
+
+def test_without_a_logged_mean_words_count_as_tokens(make_run: MakeRun, batch: MakeBatch) -> None:
+    (rows,) = texts(batch, 4, steps=1)
+    counts = TokenCounts(make_run(), [rows])
+    assert counts.rows(rows).tolist() == [5, 7]
+    empty = batch(completions=["", "a"])
+    assert TokenCounts(make_run(), [empty]).rows(empty).tolist() == [1, 1], "never below one"
+
+
+@settings(max_examples=20, derandomize=True)
+@given(st.floats(0.5, 4), st.floats(0, 10))
+def test_any_straight_line_is_recovered(
+    make_run: MakeRun, batch: MakeBatch, per_word: float, more: float
+) -> None:
+    made = texts(batch, 10)
+    mean = [per_word * (10 + 2 * s) + more for s in range(1, 6)]
+    counts = TokenCounts(make_run(signals={"completion_length_mean": mean}), made)
+    assert counts.rows(made[4]) == pytest.approx([15 * per_word + more, 25 * per_word + more])
+    assert np.isfinite(counts.agreement or 0)
