@@ -6,15 +6,18 @@ python -m firstbad.evals.slim SOURCE TARGET
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 from typing import Any
+
+from firstbad.tools.readers import open_run
 
 KEPT = ("args.json", "trainer_state.json", "model_config.json", "train.log", "data", "tokenizer")
 CHECKPOINT_FILES = ("trainer_state.json", "config.json")
 
 
-def slim(source: Path, target: Path) -> None:
+def slim(source: Path, target: Path, *, thin: bool = False) -> None:
     """Copy a TRL output folder without weights, optimizer state, event files and README.
 
     Completions lose the pandas metadata and are compressed; captures and metrics are copied as
@@ -34,6 +37,19 @@ def slim(source: Path, target: Path) -> None:
             _copy(state, target / state.parent.name / name)
     for completions in source.glob("completions/*.parquet"):
         repack(completions, target / "completions" / completions.name)
+    if thin:
+        _thin(target)
+
+
+def _thin(target: Path) -> None:
+    drawn = {p for batch in open_run(str(target)).rollouts.batches() for p in batch.prompts}
+    for data in target.glob("data/*.jsonl"):
+        lines = data.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if json.loads(line)["prompt"][0]["content"] in drawn]
+        data.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    for state in target.glob("checkpoint-*/trainer_state.json"):
+        whole = json.loads(state.read_text(encoding="utf-8"))
+        state.write_text(json.dumps({"global_step": whole["global_step"], "log_history": []}))
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -62,8 +78,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
+    parser.add_argument("--thin", action="store_true")
     arguments = parser.parse_args()
-    slim(arguments.source, arguments.target)
+    slim(arguments.source, arguments.target, thin=arguments.thin)
 
 
 if __name__ == "__main__":

@@ -179,6 +179,13 @@ def test_events_and_the_exception_that_ends_a_block(tmp_path: Path) -> None:
     assert run_file(tmp_path)["finished"]
 
 
+def test_leaving_in_order_is_no_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), Recorder(tmp_path):
+        sys.exit(0)
+    assert not (tmp_path / "events.jsonl").exists()
+    assert run_file(tmp_path)["finished"]
+
+
 def test_killed_process_leaves_every_finished_step(tmp_path: Path) -> None:
     code = """
 import sys
@@ -325,10 +332,13 @@ def test_reasons_and_restarts_are_bounded(tmp_path: Path) -> None:
     for i in range(100):
         recorder.scalars(1, {f"x{i}": "text"})
     recorder.close()
+    recorder = Recorder(tmp_path)
+    recorder.scalars(2, {"y": "text"})
+    recorder.close()
     run = run_file(tmp_path)
     assert len(run["restarts"]) == 50
     assert len(run["dropped_by_reason"]) == 51
-    assert run["dropped_by_reason"]["other reasons"] == 50
+    assert run["dropped_by_reason"]["other reasons"] == 51
 
 
 def test_threads_write_whole_lines(tmp_path: Path) -> None:

@@ -70,13 +70,13 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
     batches = [b for b in run.rollouts.batches() if b.advantage is not None]
     if not batches:
         raise NoData("no rollouts with rewards and advantages")
-    scale = scale_setting(run)
-    if scale is None:
-        raise NoData("no config that states how advantages are scaled (`scale_rewards`)")
     if (run.config.text("multi_objective_aggregation") or "sum_then_normalize") != (
         "sum_then_normalize"
     ):
         raise NoData("advantages normalised part by part (`multi_objective_aggregation`)")
+    scale = scale_setting(run)
+    if scale is None:
+        raise NoData("no config that states how advantages are scaled (`scale_rewards`)")
     steps: list[_Step] = []
     largest, sums, sizes, spreads = 0.0, 0.0, [], []
     tiny = groups = 0

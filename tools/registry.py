@@ -63,6 +63,7 @@ _MODULES = (
     "advantages",
     "declared",
     "events",
+    "first_pass",
     "gold",
     "groups",
     "judging",

@@ -80,7 +80,7 @@ def test_first_screen_is_enough_to_act_on(fb: Fb, make_run: MakeRun, book: str) 
     assert "you said 4" in out
     assert "conditional on  probability" in out
     assert "only dilutes" in do_now
-    assert "give probability" in do_now
+    assert "probability needs" in do_now
     assert [line.split()[1] for line in walk.splitlines()[1:]] == [
         "pass", "pass", "inconclusive", "not_reached", "not_reached", "not_reached",
     ]  # fmt: skip

@@ -26,6 +26,7 @@ _MAX_TEXT = 10_000
 _MAX_CONFIG = 256 * 1024
 _MAX_RESTARTS = 50
 _MAX_REASONS = 50
+_OTHER = "other reasons"
 _RESERVED = ("step", "time")
 
 
@@ -145,7 +146,8 @@ class Recorder:
         trace: TracebackType | None,
     ) -> None:
         """Record the exception that ends the block, if there is one, and close."""
-        if error is not None:
+        left_in_order = isinstance(error, SystemExit) and not error.code
+        if error is not None and not left_in_order:
             self.event("error", self._last_step, f"{type(error).__name__}: {_text(error)}")
         self.close()
 
@@ -243,7 +245,7 @@ class Recorder:
             with self._lock:
                 self.dropped += 1
                 if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS:
-                    reason = "other reasons"
+                    reason = _OTHER
                 self._reasons[reason] = self._reasons.get(reason, 0) + 1
                 if self._reasons[reason] == 1:
                     logging.getLogger("firstbad_recorder").warning("not recorded: %s", reason)
@@ -256,6 +258,8 @@ class Recorder:
         """Replace `run.json` in one go, so that it is never half written."""
         counts = dict(self._run["dropped_by_reason"])
         for reason, count in self._reasons.items():
+            if reason not in counts and len(counts) >= _MAX_REASONS:
+                reason = _OTHER
             counts[reason] = counts.get(reason, 0) + count
         total = self._run["dropped"] + self.dropped
         run = {**self._run, "dropped": total, "dropped_by_reason": counts}

@@ -1,0 +1,147 @@
+"""The closed list of causes: a public contract, never renamed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from firstbad.playbooks.causes import causes
+from firstbad.playbooks.loader import load, shipped
+from firstbad.playbooks.model import Cause
+
+# Copied from the reference, with the layer of each. Ids are compared by other people's scripts:
+# a line may be added here, and none changed or taken away.
+IDS = """
+none.healthy -
+infra.rollout_stall records
+infra.resume records
+cfg.resolved records
+cfg.completion_cap records
+data.wrong_gold records
+id.rows records
+metric.misleading records
+data.sampling records
+prob.engine_mismatch probability
+prob.processed_logprobs probability
+prob.weight_sync probability
+prob.stale_rollouts probability
+prob.old_logprob_source probability
+prob.tokenization probability
+prob.conditioning probability
+prob.nondeterministic_trainer probability
+prob.positions probability
+prob.moe_routing probability
+grad.accumulation_scale accumulation
+grad.denominator accumulation
+grad.missing_microbatch accumulation
+grad.reduction accumulation
+grad.objective accumulation
+grad.frozen accumulation
+mask.prompt masks
+mask.tool masks
+mask.padding masks
+mask.shifted masks
+mask.dropped masks
+mask.eos masks
+mask.truncation masks
+data.dirty_samples masks
+num.exp_overflow numerics
+num.low_precision_logprob numerics
+num.update_absorbed numerics
+num.log_softmax_eps numerics
+num.inf_sentinel numerics
+num.clamp_in_objective numerics
+num.overflow_activations numerics
+opt.step_too_large optimizer
+opt.lr_jump optimizer
+opt.state_mismatch optimizer
+opt.data_reuse optimizer
+opt.kl_constraint optimizer
+opt.entropy_bonus optimizer
+opt.critic optimizer
+opt.reference_model optimizer
+opt.grad_clip_fuse optimizer
+reward.verifier_outage reward
+reward.service_slow reward
+reward.environment_leak reward
+reward.false_negative reward
+reward.false_positive reward
+reward.scale reward
+reward.outlier reward
+reward.near_zero_sigma reward
+reward.model_overoptimised reward
+reward.wrong_group reward
+reward.truncation_conflated reward
+reward.hack_length reward
+reward.hack_format reward
+reward.phase_change reward
+collapse.all_right samples
+collapse.all_wrong samples
+collapse.sigma_minority shaping
+collapse.few_samples samples
+collapse.dynamic_sampling samples
+collapse.filter_shaped samples
+collapse.tool_drift samples
+collapse.clip_upper shaping
+collapse.entropy prompt
+collapse.template prompt
+collapse.length_normalisation shaping
+other.unlisted any
+"""
+LISTED = [line.split() for line in IDS.split("\n") if line]
+
+
+def test_all_75_ids_are_there_and_none_was_renamed() -> None:
+    assert len(LISTED) == 75
+    assert {name for name, _ in LISTED} <= set(causes())
+
+
+def test_ids_stand_in_the_order_of_the_reference() -> None:
+    known = [name for name in causes() if name in {n for n, _ in LISTED}]
+    assert known == [name for name, _ in LISTED]
+
+
+@pytest.mark.parametrize(("name", "layer"), LISTED)
+def test_a_cause_says_what_it_is_how_to_cure_it_and_what_would_refute_it(
+    name: str, layer: str
+) -> None:
+    cause = causes()[name]
+    assert cause.id == name
+    assert cause.layer == layer
+    for text in (cause.wrong, cause.tells, cause.remedy, cause.refuted_by):
+        assert len(text.split()) >= 2
+        assert "!" not in text
+    assert cause.remedy_kind in ("fixes", "dilutes", "experiment")
+
+
+SMALLER_STEPS = re.compile(
+    r"(lower|reduc|smaller|halv)\w* (the )?(learning rate|lr|step)|(more|tighter|stronger) (grad\w* )?clip"
+    r"|longer warm-?up|bigger batch",
+    re.IGNORECASE,
+)
+
+
+@pytest.mark.parametrize("name", [n for n, _ in LISTED])
+def test_what_only_makes_steps_smaller_never_fixes(name: str) -> None:
+    cause = causes()[name]
+    if name not in ("opt.step_too_large", "opt.lr_jump"):
+        assert cause.remedy_kind != "fixes" or not SMALLER_STEPS.search(cause.remedy)
+
+
+def test_the_form_of_an_id_is_fixed() -> None:
+    fields = {"layer": "records", "wrong": "w", "tells": "t"}
+    for bad in ("rows", "id.Rows", "id.rows.more", "id rows", ""):
+        with pytest.raises(ValidationError, match="pattern"):
+            Cause(id=bad, **fields)
+    with pytest.raises(ValidationError, match="extra"):
+        Cause(id="id.rows", severity="high", **fields)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_playbooks_point_to_causes_of_the_list(name: str) -> None:
+    book = load(name).playbook
+    pointed = {p.cause for layer in book.layers for c in layer.checks for p in c.points_to}
+    assert pointed <= set(causes())
+    assert "none.healthy" not in pointed
