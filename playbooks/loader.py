@@ -148,7 +148,7 @@ def _check_names(
             yield from _measure(f"{match[1]}.{match[2]}", aliases)
         if pointer.onset is not None and pointer.onset not in aliases:
             yield f"onset `{pointer.onset}` is no evidence{_offer(pointer.onset, aliases)}"
-    for name in check.depends_on:
+    for name in (*check.depends_on, *check.voided_by):
         if name not in order:
             yield f"depends on `{name}`, which does not come before it{_offer(name, order)}"
     can_fail = any(a.fail_if for a in check.gate)

@@ -71,6 +71,9 @@ class Check(Strict):
     depends_on: tuple[str, ...] = ()
     """Layers, or `layer.check`, that must have passed before the numbers may be read.
     Empty: an independent fact, established whatever the earlier layers turn out to be."""
+    voided_by: tuple[str, ...] = ()
+    """`layer.check`s whose failure makes the numbers unreadable, such as wrong gold answers for
+    independent judging. Unlike `depends_on`, an inconclusive one does no harm."""
     passes: bool = True
     """False: a pass of this check is only necessary; the layer can't pass by it."""
     gate: tuple[Alternative, ...]

@@ -42,15 +42,18 @@ def resolve_call(
 def blocked_by(
     check: Check, layers: Mapping[str, LayerResult], checks: Iterable[CheckResult]
 ) -> tuple[str, ...]:
-    """What the check depends on that has not passed (a waived layer counts as passed)."""
+    """What stands in the way: a dependency that has not passed, or a failure that voids the check.
+
+    A waived layer counts as passed, and what failed in it voids nothing.
+    """
+    checks = list(checks)
     passed = {f"{c.layer}.{c.check}" for c in checks if c.outcome in OPEN}
     passed |= {name for name, layer in layers.items() if layer.outcome in OPEN}
     waived = {name for name, layer in layers.items() if layer.outcome == "waived"}
-    return tuple(
-        name
-        for name in check.depends_on
-        if name not in passed and name.split(".", 1)[0] not in waived
-    )
+    failed = {f"{c.layer}.{c.check}" for c in checks if c.outcome == "fail"}
+    stands = [name for name in check.depends_on if name not in passed]
+    stands += [name for name in check.voided_by if name in failed]
+    return tuple(name for name in stands if name.split(".", 1)[0] not in waived)
 
 
 def judge_layer(

@@ -9,6 +9,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
 
 TOKEN_MEAN = {"dapo", "bnpo"}
@@ -58,12 +59,13 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         raise NoData("no rollouts with advantages")
     beta = run.config.number("beta") or 0.0
     counts = TokenCounts(run, batches)
+    trained = TrainedTokens(run, batches, counts)
     rows = []
     for batch in batches:
         logged = loss.at(batch.step)
         k = kl.at(batch.step) if kl is not None else 0.0
         h = entropy.at(batch.step) if entropy is not None else None
-        policy, scale = _policy_loss(run, batch, trained_tokens(run, batch, counts))
+        policy, scale = _policy_loss(run, batch, trained.rows(batch))
         if logged is None or policy is None or k is None:
             continue
         if h is not None:
@@ -87,27 +89,44 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     )
 
 
-def trained_tokens(run: Run, batch: RolloutBatch, counts: TokenCounts) -> FloatArray:
-    """(R,) trained tokens per row: completion tokens, corrected by the logged trained count.
+class TrainedTokens:
+    """Trained tokens per row: completion tokens, corrected by the logged trained count.
 
     Where more or fewer tokens are trained than the completions have, that is a fault of the masks;
-    the denominator of the loss counts what was trained all the same. A surplus that fills every row
-    up to the longest is padding; any other difference is spread evenly.
+    the denominator of the loss counts what was trained all the same. A surplus that follows the
+    longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-    n = counts.rows(batch)
-    logged = run.signals.get("trained_tokens_mean")
-    rows = run.config.number("per_device_train_batch_size")
-    count = logged.at(batch.step) if logged is not None else None
-    if count is None or not rows:
-        return n
-    extra = count / rows - float(n.mean())
-    if abs(extra) < 0.02 * float(n.mean()):
-        return n
-    room = float(n.max() - n.mean())
-    if 0.6 * room < extra < 1.1 * room:
-        return np.full(len(n), count / rows)
-    adjusted: FloatArray = np.maximum(n + extra, 1.0)
-    return adjusted
+
+    def __init__(self, run: Run, batches: list[RolloutBatch], counts: TokenCounts) -> None:
+        """Decide once, over all steps, what the difference is."""
+        self._counts = counts
+        self._extra: dict[int, float] = {}
+        logged = run.signals.get("trained_tokens_mean")
+        rows = run.config.number("per_device_train_batch_size")
+        room = []
+        for batch in batches if logged is not None and rows else ():
+            count = logged.at(batch.step) if logged is not None else None
+            n = counts.rows(batch)
+            if count is not None and rows:
+                self._extra[batch.step] = count / rows - float(n.mean())
+                room.append(float(n.max() - n.mean()))
+        extra = np.array(list(self._extra.values()))
+        off = np.abs(extra) > 0.3  # of a token a row: rounding stays below
+        r = pearson(np.array(room)[off], extra[off]) if off.sum() >= 5 else None
+        self._padding = r is not None and r > 0.6 and bool(np.median(extra[off]) > 0)
+
+    def rows(self, batch: RolloutBatch) -> FloatArray:
+        """(R,) trained tokens of each row, at least 1."""
+        n = self._counts.rows(batch)
+        extra = self._extra.get(batch.step, 0.0)
+        if abs(extra) <= 0.3:
+            return n
+        if self._padding:
+            return np.full(len(n), float(n.mean()) + extra)
+        prompt = np.array([len(text.split()) for text in batch.prompts], np.float64)
+        more = prompt - float(prompt.mean()) if extra >= float(prompt.mean()) else 0.0
+        adjusted: FloatArray = np.maximum(n + extra + more, 1.0)
+        return adjusted
 
 
 def _policy_loss(run: Run, batch: RolloutBatch, n: FloatArray) -> tuple[float | None, float]:

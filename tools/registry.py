@@ -84,6 +84,7 @@ _MODULES = (
     "schedule",
     "step_size",
     "surprise",
+    "variety",
     "window",
 )
 

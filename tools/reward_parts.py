@@ -175,18 +175,25 @@ def _constant(
 
 
 def _scale(parts: list[_Part]) -> tuple[float, int | None, str]:
-    """Largest lasting change of a part's size, by factor; parts that were 0 are left out."""
+    """Largest lasting change of a part's range, by factor; parts that are often 0 are left out.
+
+    Both the 95th percentile and the largest value must change: a right answer that becomes rare
+    moves the former alone.
+    """
     best: tuple[float, int | None, str] = (1.0, None, "")
     for part in parts:
-        usable = part.size > 0
-        if usable.mean() < 0.8:
+        if (part.size > 0).mean() < 0.8:
             continue
         shift = level_shift(np.log(np.maximum(part.size, 1e-9)), margin=5)
         if shift is None or shift.sds < 3:
             continue
-        factor = float(np.exp(abs(shift.after - shift.before)))
-        if factor > max(best[0], 1.5):
-            best = (factor, shift.index, part.name)
+        before, after = part.largest[: shift.index], part.largest[shift.index :]
+        factors = (
+            float(np.exp(abs(shift.after - shift.before))),
+            float(np.exp(abs(np.log(np.median(after) / max(1e-12, np.median(before)))))),
+        )
+        if min(factors) > max(best[0], 1.5):
+            best = (min(factors), shift.index, part.name)
     return best
 
 

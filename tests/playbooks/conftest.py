@@ -93,7 +93,7 @@ LAYERS: list[dict[str, Any]] = [
                 ],
                 "points_to": [{"cause": "id.rows", "claim": "{rows.bad} rows are broken"}],
                 "request": "rows with keys",
-                "command": "firstbad runs show RUN --incident INCIDENT",
+                "command": "firstbad runs show RUN",
                 "decides": "whether rows are whole",
             },
             {

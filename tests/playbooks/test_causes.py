@@ -110,14 +110,17 @@ def test_a_cause_says_what_it_is_how_to_cure_it_and_what_would_refute_it(
     cause = causes()[name]
     assert cause.id == name
     assert cause.layer == layer
-    for text in (cause.wrong, cause.tells, cause.remedy, cause.refuted_by):
+    assert cause.wrong
+    assert cause.tells
+    for text in (cause.remedy, cause.refuted_by):
         assert len(text.split()) >= 2
         assert "!" not in text
     assert cause.remedy_kind in ("fixes", "dilutes", "experiment")
 
 
 SMALLER_STEPS = re.compile(
-    r"(lower|reduc|smaller|halv)\w* (the )?(learning rate|lr|step)|(more|tighter|stronger) (grad\w* )?clip"
+    r"(lower|reduc|smaller|halv)\w* (the )?(learning rate|lr|step)"
+    r"|(more|tighter|stronger) (grad\w* )?clip"
     r"|longer warm-?up|bigger batch",
     re.IGNORECASE,
 )
@@ -134,9 +137,9 @@ def test_the_form_of_an_id_is_fixed() -> None:
     fields = {"layer": "records", "wrong": "w", "tells": "t"}
     for bad in ("rows", "id.Rows", "id.rows.more", "id rows", ""):
         with pytest.raises(ValidationError, match="pattern"):
-            Cause(id=bad, **fields)
+            Cause.model_validate({"id": bad, **fields})
     with pytest.raises(ValidationError, match="extra"):
-        Cause(id="id.rows", severity="high", **fields)  # type: ignore[call-arg]
+        Cause.model_validate({"id": "id.rows", "severity": "high", **fields})
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -216,11 +216,11 @@ def simulate(
                 n_tokens=draft.n_tokens,
             )
         )
-    at = np.arange(first_step, first_step + steps)
+    at = np.arange(first_step, first_step + steps, dtype=float)
     values = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     if log is not None:
         log(values, at)
-    spots = np.unique(np.linspace(0, steps - 1, dumps).astype(int)) if dumps else []
+    spots = np.unique(np.linspace(0, steps - 1, dumps).astype(int)).tolist()
     return make_run(
         signals=values,
         first_step=first_step,
@@ -435,9 +435,7 @@ def shift_steps(run: Run, by: int) -> Run:
     moved = replace(
         run,
         signals=Signals(known),
-        events=tuple(
-            replace(e, step=None if e.step is None else e.step + by) for e in run.events
-        ),
+        events=tuple(replace(e, step=None if e.step is None else e.step + by) for e in run.events),
     )
     moved = rebatch(moved, lambda b: replace(b, step=b.step + by))
     return recapture(moved, lambda c: replace(c, step=c.step + by))

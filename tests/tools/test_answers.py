@@ -92,7 +92,7 @@ def test_only_the_end_of_a_long_completion_is_looked_at() -> None:
 
 
 @settings(max_examples=50, derandomize=True)
-@given(st.integers(-10**9, 10**9), st.sampled_from(["", ".0", ".00"]), st.booleans())
+@given(st.integers(-(10**9), 10**9), st.sampled_from(["", ".0", ".00"]), st.booleans())
 def test_numbers_have_one_plain_form(number: int, tail: str, commas: bool) -> None:
     written = f"{number:,}{tail}" if commas else f"{number}{tail}"
     assert normalise(written) == str(number)

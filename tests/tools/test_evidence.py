@@ -60,7 +60,7 @@ def test_dates_are_steps_or_nothing() -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [Size(share=0.5, count=1), evidence(), Source(kind="log", ref="a"), StepWindow(first=1, last=2)],
+    [Size(share=1, count=1), evidence(), Source(kind="log", ref="a"), StepWindow(first=1, last=2)],
 )
 def test_records_are_frozen_and_closed(record: Any) -> None:
     name = next(iter(type(record).model_fields))

@@ -57,9 +57,7 @@ def shifted_gold(d: SimpleNamespace) -> None:
 
 
 def run_with(simulate: MakeRun, fault: Callable[[SimpleNamespace], None], onset: int) -> Run:
-    return simulate(
-        1, solve=(0.75, 0.95), edit=lambda d: fault(d) if d.step >= onset else None
-    )
+    return simulate(1, solve=(0.75, 0.95), edit=lambda d: fault(d) if d.step >= onset else None)
 
 
 def test_gold_of_the_neighbour_is_dated_and_named(simulate: MakeRun, measure: Measure) -> None:

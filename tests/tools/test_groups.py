@@ -155,9 +155,7 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
 
 
 @settings(max_examples=8, derandomize=True)
-@given(
-    order=st.permutations(range(4)), rows=st.permutations(range(8)), factor=st.floats(0.01, 100)
-)
+@given(order=st.permutations(range(4)), rows=st.permutations(range(8)), factor=st.floats(0.01, 100))
 def test_order_of_groups_and_rows_and_the_scale_of_rewards_do_not_matter(
     simulate: MakeRun,
     measure: Measure,

@@ -1,4 +1,4 @@
-"""Independent re-judging: a verifier that dies, is too strict, too lenient, or scores other rows."""
+"""Independent re-judging: a verifier that dies, is too strict, or scores the wrong rows."""
 
 from __future__ import annotations
 
@@ -213,9 +213,7 @@ def test_one_step_of_disagreement_is_no_stretch(simulate: MakeRun, measure: Meas
     assert found["first_bad_step"] is None
 
 
-def test_disagreeing_rows_are_shown(
-    simulate: MakeRun, evidence: Callable[..., Evidence]
-) -> None:
+def test_disagreeing_rows_are_shown(simulate: MakeRun, evidence: Callable[..., Evidence]) -> None:
     found = evidence(TOOL, simulate(1, edit=between(dead, ONSET)))
     table = found.tables[1]
     assert len(table.rows) == 8

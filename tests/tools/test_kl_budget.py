@@ -71,17 +71,13 @@ def test_a_pinned_policy_uses_its_budget(
     # A run with beta 4 whose KL settles at E[A^2]/(2 beta^2) per sequence; E[A^2] is (G-1)/G.
     assert measure(TOOL, simulate(1))["used_share"] < 0.002
     settled = 7 / 8 / (2 * 4.0**2) / 12.5
-    pinned = measure(
-        TOOL, changed.relog(simulate(1, config={"beta": 4.0}), kl_ref=[settled] * 60)
-    )
+    pinned = measure(TOOL, changed.relog(simulate(1, config={"beta": 4.0}), kl_ref=[settled] * 60))
     assert pinned["used_share"] == pytest.approx(1, abs=0.1)
     assert abs(pinned["reward_gain"]) < 3
     assert pinned["contrast"] > 0.8
 
 
-def test_groups_without_contrast_are_counted(
-    simulate: MakeRun, measure: Measure
-) -> None:
+def test_groups_without_contrast_are_counted(simulate: MakeRun, measure: Measure) -> None:
     def learned(d: SimpleNamespace) -> None:
         for part in d.rewards.values():
             part[d.group < 3] = 1

@@ -134,10 +134,10 @@ def test_a_part_that_pays_for_length(simulate: MakeRun, measure: Measure) -> Non
     assert found["growth_right"] == pytest.approx(found["growth_wrong"], rel=0.1)
 
 
-@pytest.mark.parametrize(("right", "grows", "stays"), [(1, "right", "wrong"), (0, "wrong", "right")])
-def test_who_grows(
-    simulate: MakeRun, measure: Measure, right: int, grows: str, stays: str
-) -> None:
+@pytest.mark.parametrize(
+    ("right", "grows", "stays"), [(1, "right", "wrong"), (0, "wrong", "right")]
+)
+def test_who_grows(simulate: MakeRun, measure: Measure, right: int, grows: str, stays: str) -> None:
     def edit(d: SimpleNamespace) -> None:
         longer(d, 1 + d.step / 60, d.right == right)
 
@@ -146,9 +146,7 @@ def test_who_grows(
     assert found[f"growth_{stays}"] == pytest.approx(1, abs=0.1)
 
 
-def test_harder_prompts_with_longer_answers_are_no_pay(
-    simulate: MakeRun, measure: Measure
-) -> None:
+def test_harder_prompts_with_longer_answers_are_no_pay(simulate: MakeRun, measure: Measure) -> None:
     """Length differs between prompts only, so inside a group there is nothing to pay for."""
 
     def edit(d: SimpleNamespace) -> None:

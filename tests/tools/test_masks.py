@@ -76,7 +76,8 @@ def prompts(c: Capture) -> Mask:
     """The mask covers the prompt too, and all of it is trained."""
     prompt = c.mask("prompt_mask")
     assert prompt is not None
-    return np.concatenate([prompt, real(c)], axis=1)
+    whole: Mask = np.concatenate([prompt, real(c)], axis=1)
+    return whole
 
 
 def padding(c: Capture) -> Mask:
@@ -192,9 +193,7 @@ def test_the_framework_s_own_mask_is_not_believed(
     make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:
     """Both masks cover one token after the stop: they agree, and both are wrong."""
-    made = capture(
-        token_id=[[5, STOP, PAD]], completion_mask=[[1, 1, 1]], loss_mask=[[1, 1, 1]]
-    )
+    made = capture(token_id=[[5, STOP, PAD]], completion_mask=[[1, 1, 1]], loss_mask=[[1, 1, 1]])
     found = measure(CHECK, make_run(captures=[made], vocabulary=words))
     assert (found["completion_mask_differs"], found["padding_trained"]) == (1, 1)
 
@@ -205,9 +204,7 @@ def test_a_wrong_row_is_shown_token_by_token(
     words: Vocabulary,
     evidence: Callable[..., Evidence],
 ) -> None:
-    made = capture(
-        9, token_id=[[5, STOP, PAD]], loss_mask=[[1, 1, 1]], advantage=[0.25]
-    )
+    made = capture(9, token_id=[[5, STOP, PAD]], loss_mask=[[1, 1, 1]], advantage=[0.25])
     found = evidence(CHECK, make_run(captures=[made], vocabulary=words))
     assert found.tables[1].title == "token table: step 9, row 0"
     assert found.tables[1].rows == (

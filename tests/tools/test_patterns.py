@@ -28,13 +28,12 @@ def varied(batch: MakeBatch, marked: int, **odd: object) -> RolloutBatch:
         prompts[i] = str(odd.get("prompt", prompts[i]))
         gold[i] = str(odd.get("gold", gold[i]))
     mix = rng.permutation(ROWS)
-    made = batch(
+    return batch(
         completions=[completions[i] for i in mix],
         prompts=[prompts[i] for i in mix],
         gold=[gold[i] for i in mix],
         rewards={"mark": (mix < marked).astype(float)},
     )
-    return made
 
 
 @pytest.mark.parametrize(

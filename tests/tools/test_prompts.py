@@ -55,7 +55,9 @@ def test_hand_counted_prompts(make_run: MakeRun, batch: MakeBatch, measure: Meas
     assert found["words_before"] is None, "three steps leave no room for a change"
 
 
-def test_other_prompts_from_a_step_on(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+def test_other_prompts_from_a_step_on(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
     def prompt(step: int, group: int) -> str:
         plain = f"add {step} and {group}"
         return plain if step < ONSET else f"prove carefully and in full that {plain} is even"
@@ -87,7 +89,9 @@ def test_one_odd_step_is_no_change(make_run: MakeRun, batch: MakeBatch, measure:
     assert not found["changed"]
 
 
-def test_a_slow_curriculum_is_no_jump(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+def test_a_slow_curriculum_is_no_jump(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
     rows = draw(batch, 60, lambda s, g: f"add {s} and {g}" + " more" * (s // 6))
     assert not measure(TOOL, make_run(rollouts=rows))["changed"]
 
@@ -101,7 +105,9 @@ def test_the_same_prompt_on_every_rank(
     assert found["duplicate_excess"] > 0.4
 
 
-def test_the_batch_of_the_step_before(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+def test_the_batch_of_the_step_before(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
     rows = draw(batch, 40, lambda s, g: f"add {s // 4} and {g}")
     found = measure(TOOL, make_run(rollouts=rows))
     assert found["adjacent_share"] == pytest.approx(0.75, abs=0.05)

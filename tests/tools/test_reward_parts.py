@@ -112,9 +112,7 @@ def outlier(rows: list[int], value: float, *steps: int) -> Fault:
 
 
 @pytest.mark.parametrize("value", [500.0, -500.0])
-def test_single_rows_with_extreme_values(
-    simulate: MakeRun, measure: Measure, value: float
-) -> None:
+def test_single_rows_with_extreme_values(simulate: MakeRun, measure: Measure, value: float) -> None:
     found = measure(TOOL, simulate(1, size=16, edit=outlier([3], value, ONSET, 45)))
     assert found["outlier_factor"] == 500
     assert found["outlier_rows"] == 2
@@ -122,7 +120,9 @@ def test_single_rows_with_extreme_values(
     assert found["scale_step"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="`outlier_rows` counts the steps, not the rows, that hold them")
+@pytest.mark.xfail(
+    strict=True, reason="`outlier_rows` counts the steps, not the rows, that hold them"
+)
 def test_rows_are_counted_and_not_steps(simulate: MakeRun, measure: Measure) -> None:
     found = measure(TOOL, simulate(1, size=16, edit=outlier([3, 9], 500.0, ONSET)))
     assert found["outlier_rows"] == 2

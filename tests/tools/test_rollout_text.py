@@ -181,9 +181,7 @@ def test_without_steps_the_two_ends_are_read(simulate: MakeRun, measure: Measure
     assert (found["broken_before"], found["broken_after"]) == (0, 1)
 
 
-def test_rows_of_both_sides_are_shown(
-    simulate: MakeRun, evidence: Callable[..., Evidence]
-) -> None:
+def test_rows_of_both_sides_are_shown(simulate: MakeRun, evidence: Callable[..., Evidence]) -> None:
     found = evidence(TOOL, simulate(1), before=30, after=31, rows=3)
     assert found.window is not None
     assert (found.window.first, found.window.last) == (21, 40)

@@ -69,9 +69,7 @@ def test_hand_computed_linear_schedule(make_run: MakeRun, measure: Measure) -> N
         ("cosine", 12),
     ],
 )
-def test_a_rate_on_its_schedule(
-    make_run: MakeRun, measure: Measure, kind: str, warm: int
-) -> None:
+def test_a_rate_on_its_schedule(make_run: MakeRun, measure: Measure, kind: str, warm: int) -> None:
     found = measure(TOOL, run_of(make_run, rates(kind, warm=warm), kind, warm=warm))
     assert found["expected_known"]
     assert found["largest_factor"] == 1
@@ -112,9 +110,7 @@ def test_a_short_run_on_its_schedule_has_no_jump(
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 @pytest.mark.parametrize("factor", [10.0, 0.1])
-def test_a_jump_is_dated(
-    make_run: MakeRun, measure: Measure, kind: str, factor: float
-) -> None:
+def test_a_jump_is_dated(make_run: MakeRun, measure: Measure, kind: str, factor: float) -> None:
     rate = rates(kind)
     rate[ONSET - 1 :] *= factor
     found = measure(TOOL, run_of(make_run, rate, kind))

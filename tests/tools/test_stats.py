@@ -83,7 +83,9 @@ def test_homogeneous_noise_gains_little() -> None:
     """Of 200 quiet runs none gains 12 nats, and fewer than 2 % gain 10."""
     gains = []
     for seed in range(200):
-        found, _ = stretch_of(0, 0, inside=0.0, outside=(0.005, 0.02, 0.1, 0.4)[seed % 4], seed=seed)
+        found, _ = stretch_of(
+            0, 0, inside=0.0, outside=(0.005, 0.02, 0.1, 0.4)[seed % 4], seed=seed
+        )
         gains.append(found.gain if found else 0.0)
     assert max(gains) < 12
     assert np.mean(np.array(gains) >= 10) < 0.02

@@ -36,9 +36,7 @@ def _pools(make_run: MakeRun, sample: MakeCapture, words: Vocabulary) -> Pools:
     return build
 
 
-def test_hand_computed_surprise(
-    make_run: MakeRun, capture: MakeCapture, measure: Measure
-) -> None:
+def test_hand_computed_surprise(make_run: MakeRun, capture: MakeCapture, measure: Measure) -> None:
     # A fair coin: entropy ln 2 everywhere, log-prob -ln 2: surprise 0 for every token. In the last
     # two of four captures log-prob is -ln 2 - 0.3: surprise 0.3; over all 0.15. Logp_ref lies 0.1
     # above in the first two: x = -0.1, k1/k3 = -0.1/(e^0.1 - 1.1) = -19.3 by the formula.
@@ -69,9 +67,7 @@ def test_hand_computed_surprise(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_on_policy_sampler_does_not_surprise(
-    pools: Pools, measure: Measure, seed: int
-) -> None:
+def test_an_on_policy_sampler_does_not_surprise(pools: Pools, measure: Measure, seed: int) -> None:
     found = measure(TOOL, pools(seed))
     assert found["n_tokens"] > 8_000
     assert abs(found["surprise_all"]) < 0.03
@@ -206,7 +202,7 @@ def test_log_probs_that_are_wrong_in_padded_rows(
     def wrong(c: Capture) -> Capture:
         prompt = c.mask("prompt_mask")
         assert prompt is not None
-        padded = ~prompt.all(axis=1)
+        padded = np.asarray(~prompt.all(axis=1))
         logp = np.asarray(c.arrays["logp_new"]) - 1.0 * padded[:, None]
         return replace(c, arrays={**c.arrays, "logp_new": logp})
 

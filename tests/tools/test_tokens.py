@@ -44,7 +44,7 @@ def test_the_end_is_read_off_the_ids(
     end = completion_end(make_run(vocabulary=words), capture(token_id=[row]))
     assert end.real[0].astype(int).tolist() == real
     assert end.stop_at.tolist() == [stop_at]
-    assert (end.stops, end.guessed) == ({STOP}, False)
+    assert (end.stops, end.guessed) == (frozenset({STOP}), False)
 
 
 def test_several_stop_tokens_and_a_pad_token_that_is_one(
@@ -61,7 +61,7 @@ def test_without_a_tokenizer_the_common_last_token_is_the_stop(
     ids = [[5, 6, 1, 0], [7, 1, 0, 0], [5, 6, 7, 1], [5, 6, 7, 8]]
     mask = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
     end = completion_end(make_run(), capture(token_id=ids, completion_mask=mask))
-    assert (end.stops, end.guessed) == ({1}, True)
+    assert (end.stops, end.guessed) == (frozenset({1}), True)
     assert end.stop_at.tolist() == [2, 1, 3, -1]
     bare = completion_end(make_run(), capture(token_id=ids))
     assert (bare.stops, bare.guessed) == (frozenset(), True)

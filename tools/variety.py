@@ -1,0 +1,110 @@
+"""Variety of the prompts that training draws: duplicates in a step and in neighbouring steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.stats import first_of_run
+
+OFTEN = 0.3
+"""Share of repeated prompts in a step, beyond chance, that dates a lack of variety."""
+
+
+class Variety(Dated):
+    """Repeated prompts, as shares, and what chance would give."""
+
+    n_steps: int
+    n_distinct: int
+    groups_per_step: float
+    duplicate_share: float
+    """Of groups: another group of the same step has the same prompt. Mean over the run."""
+    duplicate_share_worst: float
+    """The same over the tenth of the run where it is highest."""
+    duplicate_excess: float
+    """`duplicate_share_worst` less what drawing from the run's distinct prompts gives by chance."""
+    adjacent_share: float
+    """Of prompts: the step before had the same one. Mean over the run."""
+    adjacent_share_worst: float
+    adjacent_excess: float
+    """`adjacent_share_worst` less chance."""
+    repeated_share: float
+    """Of prompts: seen at any earlier step. Normal in a second epoch."""
+
+
+@tool
+def check_prompt_variety(run: Run) -> Measured[Variety]:
+    """Duplicated prompts within a step and in neighbouring steps, against chance.
+
+    Chance: drawing from as many distinct prompts as the run shows.
+
+    Cannot tell: equal seeds where prompts differ and completions do not (see `read_rollouts`).
+    """
+    batches = list(run.rollouts.batches())
+    if not batches:
+        raise NoData("no rollouts with their prompts")
+    seen: set[str] = set()
+    last: set[str] = set()
+    duplicate, adjacent, repeated, groups = [], [], [], []
+    for batch in batches:
+        _, first = np.unique(batch.group, return_index=True)
+        prompts = [batch.prompts[int(i)] for i in first]
+        distinct = set(prompts)
+        groups.append(len(prompts))
+        duplicate.append(1 - len(distinct) / len(prompts))
+        adjacent.append(len(distinct & last) / len(distinct))
+        repeated.append(len(distinct & seen) / len(distinct))
+        seen |= distinct
+        last = distinct
+    chance = float(np.mean(groups)) / len(seen)
+    doubled, stayed = np.array(duplicate), np.array(adjacent)
+    steps = [b.step for b in batches]
+    often = (doubled - chance / 2 > OFTEN) | (stayed - chance > OFTEN)
+    at = first_of_run(often.tolist(), length=min(3, len(often)))
+    metrics = Variety(
+        n_steps=len(batches),
+        n_distinct=len(seen),
+        groups_per_step=round(float(np.mean(groups)), 3),
+        duplicate_share=round(float(doubled.mean()), 6),
+        duplicate_share_worst=_worst(doubled),
+        duplicate_excess=round(_worst(doubled) - chance / 2, 6),
+        adjacent_share=round(float(stayed.mean()), 6),
+        adjacent_share_worst=_worst(stayed),
+        adjacent_excess=round(_worst(stayed) - chance, 6),
+        repeated_share=round(float(np.mean(repeated)), 6),
+        last_good_step=steps[at - 1] if at else None,
+        first_bad_step=None if at is None else steps[at],
+        from_start=at == 0,
+    )
+    shown = [i for i in range(len(steps)) if often[i]][:20]
+    table = Table(
+        title="steps with repeated prompts",
+        columns=("step", "groups", "repeat a prompt of the step", "stood in the step before"),
+        rows=tuple(
+            (steps[i], groups[i], round(duplicate[i], 4), round(adjacent[i], 4)) for i in shown
+        ),
+        cut_rows=int(often.sum()) - len(shown),
+    )
+    text = (
+        f"{len(seen)} distinct prompts in {len(batches)} steps; "
+        f"{100 * metrics.duplicate_share:.0f} % of groups repeat a prompt of their step, "
+        f"{100 * metrics.adjacent_share:.0f} % of prompts stood in the step before"
+    )
+    if at is not None:
+        text += f"; often so from step {steps[at]}"
+    return Measured(
+        metrics,
+        text,
+        tables=(table,) if shown else (),
+        sources=run.rollouts.sources,
+        signal="repeated prompts",
+    )
+
+
+def _worst(share: FloatArray) -> float:
+    size = max(1, len(share) // 10)
+    sums = np.convolve(share, np.ones(size) / size, mode="valid")
+    return round(float(sums.max()), 6)
