@@ -143,6 +143,7 @@ def group_advantages(total: Array, group: npt.NDArray[np.int64], *, divide: bool
 
 # --------------------------------------------------------------------------------- simulated
 
+TALK = ("so", "then", "carry", "add")
 CONFIG: dict[str, object] = {
     "beta": 0.04,
     "bf16": False,
@@ -241,31 +242,34 @@ def _draft(
     tagged: float,
 ) -> SimpleNamespace:
     """One step's rows before any reward is given: sums with distinct answers."""
-    answers = rng.choice(np.arange(100, 900), groups, replace=False)
-    left = [int(rng.integers(1, a)) for a in answers]
-    rate = rng.uniform(*solve, groups)
+    rows = groups * size
     group = np.repeat(np.arange(groups), size)
-    right = rng.random(groups * size) < rate[group]
+    answers = (100 + rng.choice(800, groups, replace=False)).tolist()
+    left = rng.integers(1, 100, groups).tolist()
+    right = rng.random(rows) < rng.uniform(*solve, groups)[group]
+    said = (np.array(answers)[group] + np.where(right, 0, rng.integers(1, 60, rows))).tolist()
+    in_tags = rng.random(rows) < tagged
+    talk = rng.integers(0, 4, (rows, 12)).tolist()
+    length = rng.integers(3, 12, rows).tolist()
     completions = []
-    for g, ok in zip(group, right, strict=True):
-        said = int(answers[g]) + (0 if ok else int(rng.integers(1, 60)))
-        talk = " ".join(rng.choice(["so", "then", "carry", "add"], int(rng.integers(3, 12))))
+    for i in range(rows):
+        text = " ".join(TALK[w] for w in talk[i][: length[i]])
         completions.append(
-            f"<think> {talk} </think> <answer> {said} </answer>"
-            if rng.random() < tagged
-            else f"{talk} {said}"
+            f"<think> {text} </think> <answer> {said[i]} </answer>"
+            if in_tags[i]
+            else f"{text} {said[i]}"
         )
     draft = SimpleNamespace(
         step=step,
         rng=rng,
         group=group,
-        prompts=[f"add {left[g]} and {int(answers[g]) - left[g]}" for g in group],
-        gold=[str(int(answers[g])) for g in group],
+        prompts=[f"add {left[g]} and {answers[g] - left[g]}" for g in group],
+        gold=[str(answers[g]) for g in group],
         completions=completions,
         right=right,
         rewards={
             "correct": right.astype(float),
-            "format": np.array([float("<answer>" in c) for c in completions]),
+            "format": in_tags.astype(float),
         },
     )
     draft.n_tokens = np.array([len(c.split()) + 1 for c in completions])
@@ -292,7 +296,7 @@ def _logged(
     kl = 0.02 * float(np.exp(rng.normal(0, 0.1)))
     share = n.sum() / (64 * len(n)) if settings["loss_type"] == "dr_grpo" else 1.0
     loss = policy_loss(draft.advantage, n, settings["loss_type"], 64) + beta * kl * share
-    spread = [float(np.std(draft.total[draft.group == g], ddof=1)) for g in set(draft.group)]
+    spread = draft.total.reshape(-1, int((draft.group == 0).sum())).std(axis=1, ddof=1)
     row = {
         "loss": loss,
         "kl_ref": kl,
@@ -305,7 +309,7 @@ def _logged(
         "completion_length_max": float(n.max()),
         "trained_tokens_mean": float(n.sum()),
         "truncation_rate": 0.0,
-        "frac_zero_variance_groups": float(np.mean(np.array(spread) < 1e-6)),
+        "frac_zero_variance_groups": float(np.mean(spread < 1e-6)),
         "clip_frac_total": 0.0,
         "ratio_mean": 1.0,
         "step_time": 2.0 + 0.1 * float(rng.normal()),
