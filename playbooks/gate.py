@@ -96,12 +96,14 @@ def judge(
             clauses += tuple(c for c in passed_over if c.measure not in compared)
             strength, excludes_not = alternative.strength, alternative.excludes_not
             message = _explain(outcome, clauses, seen)
+            if outcome == "pass" and (broken := _broken(check, seen)):
+                # A weaker alternative must not pass what a broken tool could have failed.
+                outcome, reason, message = "inconclusive", "tool_error", broken
             break
         else:
             clauses = missing
-            errors = [e for a in check.evidence if (e := seen.get(a)) and e.status == "error"]
-            if errors:
-                reason, message = "tool_error", errors[0].summary
+            if broken := _broken(check, seen):
+                reason, message = "tool_error", broken
             else:
                 said = [e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics]
                 message = "; ".join(dict.fromkeys(said)) or check.request
@@ -120,6 +122,12 @@ def judge(
         message=message,
         excludes_not=excludes_not if outcome == "pass" else "",
     )
+
+
+def _broken(check: Check, seen: Seen) -> str:
+    """What is said of the first tool of the check that broke; empty when none did."""
+    found = (e for a in check.evidence if (e := seen.get(a)) and e.status == "error")
+    return next((e.summary for e in found), "")
 
 
 def _explain(outcome: Outcome, clauses: tuple[Clause, ...], seen: Seen) -> str:

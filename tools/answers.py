@@ -106,6 +106,20 @@ def normalise(text: str) -> str:
     return value
 
 
+@lru_cache(maxsize=1 << 16)
+def loose(text: str) -> str:
+    """Letters and digits alone: how an answer reads whatever its commas, brackets and spaces."""
+    return "".join(ch for ch in text if ch.isalnum())
+
+
+def agree(answer: str | None, gold: str, *, strict: bool = True) -> bool:
+    """Whether an extracted answer is the gold one, after normalisation or by `loose`."""
+    if answer is None:
+        return False
+    wanted = normalise(gold)
+    return answer == wanted or (not strict and loose(answer) == loose(wanted) != "")
+
+
 @lru_cache(maxsize=1 << 18)
 def extract(extractor: str, completion: str) -> str | None:
     """Normalised answer by the extractor of that name, or None when there is none."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from firstbad.tools.answers import extract, likely_extractor, normalise
+from firstbad.tools.answers import extract, likely_extractor, loose, normalise
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.registry import Measured, tool
@@ -94,7 +94,7 @@ def _measured(
     position: list[int],
 ) -> Measured[Gold]:
     steps, where = np.unique([rows[i][0] for i in agreed], return_inverse=True)
-    wrong = np.array([rows[i][1] != rows[i][2] for i in agreed])
+    wrong = np.array([_contradict(rows[i][1], str(rows[i][2])) for i in agreed])
     totals = np.bincount(where).astype(np.int64)
     hits = np.bincount(where, weights=wrong).astype(np.int64)
     stretch = raised_stretch(hits, totals)
@@ -154,6 +154,12 @@ def _measured(
         sources=run.rollouts.sources,
         signal="gold answer against the samples' consensus",
     )
+
+
+def _contradict(gold: str, consensus: str) -> bool:
+    """Whether two answers differ in more than form: neither holds the other."""
+    a, b = loose(gold), loose(consensus)
+    return a != b and not (len(b) >= 2 and b in a) and not (len(a) >= 2 and a in b)
 
 
 def _elsewhere(

@@ -118,13 +118,20 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     )
 
 
+OUTCOME_WORDS = ("correct", "accura", "answer", "verif", "outcome", "match", "solve", "exact")
+
+
+def looks_like_outcome(name: str) -> bool:
+    """Whether a part is named like a judgement of the answer."""
+    return any(word in name.lower() for word in OUTCOME_WORDS)
+
+
 def outcome_part(run: Run, batches: list[RolloutBatch]) -> str:
     """The part that looks like the outcome: two values, named like correctness, else heaviest."""
     names = list(batches[0].rewards)
     if not names:
         return ""
-    words = ("correct", "accura", "answer", "verif", "outcome", "match", "solve", "exact")
-    named = [n for n in names if any(w in n.lower() for w in words)]
+    named = [n for n in names if looks_like_outcome(n)]
     pool = named or names
     weights = run.config.values.get("reward_weights")
     if isinstance(weights, (list, tuple)) and len(weights) == len(names):

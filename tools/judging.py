@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
-from firstbad.tools.answers import EXTRACTORS, extract, likely_extractor, normalise
+from firstbad.tools.answers import EXTRACTORS, agree, extract, likely_extractor
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Dated, Scalar, Table
-from firstbad.tools.groups import outcome_part
+from firstbad.tools.groups import looks_like_outcome, outcome_part
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
@@ -106,9 +107,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     batches = [b for b in run.rollouts.batches() if b.gold is not None and b.rewards]
     if not batches:
         raise NoData("no rollouts whose right answers are known (gold column or data file)")
-    name, extractor, agreement = _calibrate(run, batches, part)
-    top = _top(batches, name)
-    judged = _judge(batches, name, extractor, top)
+    judge = _calibrate(run, batches, part)
+    judged = _judge(batches, judge)
     if len(judged.steps) < FEWEST:
         raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
     disagree = judged.right != judged.scored
@@ -119,7 +119,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     stretch = raised_stretch(hits, totals)
     if stretch is not None and (stretch.gain < SURE_GAIN or stretch.rate_in < 0.02):
         stretch = None
-    calibrated = agreement >= CALIBRATED and bool(judged.right.any())
+    calibrated = judge.agreement >= CALIBRATED and bool(judged.right.any())
     if stretch is None and disagree.mean() > 0.02:
         stretch = Stretch(0, len(steps), float(disagree.mean()), 0.0, 0.0)
     inside = np.ones(len(disagree), bool)
@@ -135,7 +135,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         n_rows=len(disagree),
         coverage=_r(len(disagree) / max(1, all_rows)),
         calibrated=calibrated,
-        calibration_agreement=_r(agreement),
+        calibration_agreement=_r(judge.agreement),
         agreement_all=_r(1 - disagree.mean()),
         agreement_before=_mean(~disagree[~inside]),
         agreement_after=_r(1 - disagree[inside].mean()),
@@ -153,7 +153,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         judged_right_after=_mean(judged.right[inside]) or 0.0,
         judged_right_first=_mean(judged.right[where < max(1, len(steps) // 3)]) or 0.0,
         judged_right_last=_mean(judged.right[where >= len(steps) - max(1, len(steps) // 3)]) or 0.0,
-        shift_agreement=_shift_agreement(batches, name, extractor, top, steps_inside),
+        shift_agreement=_shift_agreement(batches, judge, steps_inside),
         exchange_z=_exchange(rejected & inside, accepted & inside),
         pattern_found=pattern is not None,
         pattern_purity=None if pattern is None else _r(pattern.purity),
@@ -173,11 +173,11 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         )
     return Measured(
         metrics,
-        _summary(metrics, name, extractor, pattern.text if pattern else ""),
+        _summary(metrics, judge.part, str(judge), pattern.text if pattern else ""),
         tables=tuple(t for t in tables if t.rows),
         sources=run.rollouts.sources,
         window=(int(steps[0]), int(steps[-1])),
-        signal=f"agreement of `{name}` with independent judging",
+        signal=f"agreement of `{judge.part}` with independent judging",
     )
 
 
@@ -197,8 +197,29 @@ def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
     return text + (f"; the rejected rows share: {pattern}" if pattern else "")
 
 
-def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> tuple[str, str, float]:
-    """The part and extractor that agree best on the earliest rows, and their agreement."""
+@dataclass(frozen=True)
+class _Judge:
+    """A part, how answers are found and compared, and the agreement on the earliest rows."""
+
+    part: str
+    extractor: str
+    strict: bool
+    top: float | None
+    agreement: float
+
+    def right(self, completion: str, gold: str) -> bool:
+        return agree(extract(self.extractor, completion), gold, strict=self.strict)
+
+    def scored(self, score: FloatArray) -> BoolArray:
+        found: BoolArray = score >= (np.inf if self.top is None else self.top) - 1e-6
+        return found
+
+    def __str__(self) -> str:
+        return self.extractor if self.strict else f"{self.extractor}, letters and digits only"
+
+
+def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> _Judge:
+    """The part, extractor and comparison that agree best on the earliest rows."""
     names = _candidates(run, batches, part)
     if not names:
         raise NoData(
@@ -211,26 +232,32 @@ def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> tuple[str, s
         known = sum(g is not None for b in early for g in b.gold or ())
         if known >= CALIBRATION_ROWS and len(early) >= 5:
             break
-    best = ("", "", -1.0)
+    best: _Judge | None = None
     informative = -1.0
     for name in names:
-        for extractor in EXTRACTORS:
-            judged = _judge(early, name, extractor, tops[name])
+        for extractor, strict in product(EXTRACTORS, (True, False)):
+            judge = _Judge(name, extractor, strict, tops[name], 0.0)
+            judged = _judge(early, judge)
             if len(judged.steps) < 10 or not judged.right.any():
                 continue
             agreement = float((judged.right == judged.scored).mean())
             # An extractor that finds more right answers explains more; agreement decides first.
             value = agreement + 1e-3 * float(judged.right.mean())
             if value > informative:
-                informative, best = value, (name, extractor, agreement)
-    if best[2] >= 0:
-        return best
-    # Nothing is right by any extractor: the one whose answers look like gold answers judges.
-    extractor = likely_extractor(batches)
-    judged = _judge(batches, names[0], extractor, tops[names[0]])
-    if not len(judged.steps):
-        raise NoData("no row with a gold answer and a score")
-    return names[0], extractor, float((judged.right == judged.scored).mean())
+                informative, best = value, replace(judge, agreement=agreement)
+    if best is None:
+        # Nothing is right by any extractor: the one whose answers look like gold answers judges.
+        judge = _Judge(names[0], likely_extractor(batches), False, tops[names[0]], 0.0)
+        judged = _judge(batches, judge)
+        if not len(judged.steps):
+            raise NoData("no row with a gold answer and a score")
+        return replace(judge, agreement=float((judged.right == judged.scored).mean()))
+    if best.agreement < CALIBRATED and not part and not looks_like_outcome(best.part):
+        raise NoData(
+            f"no part is named like an outcome, and none agrees with plain judging "
+            f"(`{best.part}` best, {100 * best.agreement:.0f} %)"
+        )
+    return best
 
 
 def _candidates(run: Run, batches: list[RolloutBatch], part: str) -> list[str]:
@@ -241,8 +268,8 @@ def _candidates(run: Run, batches: list[RolloutBatch], part: str) -> list[str]:
             raise ToolInputError(f"no reward part `{part}`; there are: {', '.join(parts)}")
         return [part]
     likely = outcome_part(run, batches)
-    if likely in parts and _top(batches, likely) is not None:
-        return [likely]
+    if looks_like_outcome(likely):
+        return [likely] if _top(batches, likely) is not None else []
     return [name for name in parts if _top(batches, name) is not None]
 
 
@@ -265,24 +292,23 @@ def _top(batches: list[RolloutBatch], name: str) -> float | None:
     return top if len(two) > 1 or top > 0 else top + 1.0
 
 
-def _judge(batches: list[RolloutBatch], name: str, extractor: str, top: float | None) -> _Judged:
+def _judge(batches: list[RolloutBatch], judge: _Judge) -> _Judged:
     steps, right, scored, low, order = [], [], [], [], []
     rows: list[tuple[RolloutBatch, int]] = []
     for batch in batches:
-        score = batch.rewards.get(name)
+        score = batch.rewards.get(judge.part)
         if score is None or batch.gold is None:
             continue
         form_low = np.zeros(len(batch), bool)
         for part, values in batch.rewards.items():
-            if part != name and np.isfinite(values).any():
+            if part != judge.part and np.isfinite(values).any():
                 form_low |= values < np.nanmax(values) - 1e-6
-        is_top = score >= (np.inf if top is None else top) - 1e-6
+        is_top = judge.scored(score)
         for i, gold in enumerate(batch.gold):
             if gold is None or not np.isfinite(score[i]):
                 continue
-            answer = extract(extractor, batch.completions[i])
             steps.append(batch.step)
-            right.append(answer is not None and answer == normalise(gold))
+            right.append(judge.right(batch.completions[i], gold))
             scored.append(bool(is_top[i]))
             low.append(bool(form_low[i]))
             order.append(i)
@@ -297,27 +323,21 @@ def _judge(batches: list[RolloutBatch], name: str, extractor: str, top: float | 
     )
 
 
-def _shift_agreement(
-    batches: list[RolloutBatch], name: str, extractor: str, top: float | None, wanted: set[int]
-) -> float:
-    """Best agreement when the scores of a step are rolled against its rows."""
-    agree: dict[int, list[bool]] = {}
+def _shift_agreement(batches: list[RolloutBatch], judge: _Judge, wanted: set[int]) -> float:
+    """Best agreement when the scores of a step are rolled against its rows (up to 60 steps)."""
+    agreed: dict[int, list[bool]] = {}
     for batch in batches:
-        if batch.step not in wanted or batch.gold is None or name not in batch.rewards:
+        if batch.step not in wanted or batch.gold is None or judge.part not in batch.rewards:
             continue
         known = [i for i, g in enumerate(batch.gold) if g is not None]
         right = np.array(
-            [
-                extract(extractor, batch.completions[i]) == normalise(str(batch.gold[i]))
-                for i in known
-            ],
-            bool,
+            [judge.right(batch.completions[i], str(batch.gold[i])) for i in known], bool
         )
-        scored = batch.rewards[name] >= (np.inf if top is None else top) - 1e-6
+        scored = judge.scored(batch.rewards[judge.part])
         group = max(2, int(np.bincount(batch.group).max()))
         for k in (*range(1, group + 1), *range(-group, 0)):
-            agree.setdefault(k, []).extend((np.roll(scored, k)[known] == right).tolist())
-    return _r(max((float(np.mean(v)) for v in agree.values() if v), default=0.0))
+            agreed.setdefault(k, []).extend((np.roll(scored, k)[known] == right).tolist())
+    return _r(max((float(np.mean(v)) for v in agreed.values() if v), default=0.0))
 
 
 def _exchange(rejected: BoolArray, accepted: BoolArray) -> float:

@@ -22,6 +22,7 @@ class Norms(Dated):
     norm_over_clip_median: float | None
     late_over_early: float
     """Median of the last third over that of the first third."""
+    early_over_late: float
     largest_over_median: float
     shift_factor: float | None
     """Level after over level before the best single change of the log-norm; None without one."""
@@ -72,6 +73,7 @@ def check_norms(run: Run) -> Measured[Norms]:
         share_above_clip=None if clip is None else round(float((values > clip).mean()), 6),
         norm_over_clip_median=None if clip is None else round(float(np.median(values) / clip), 4),
         late_over_early=round(float(np.median(late) / max(1e-12, float(np.median(early)))), 4),
+        early_over_late=round(float(np.median(early) / max(1e-12, float(np.median(late)))), 4),
         largest_over_median=round(float(values.max() / max(1e-12, float(np.median(values)))), 4),
         shift_factor=None if factor is None else round(factor, 4),
         shift_size=None if factor is None else round(max(factor, 1 / factor), 4),

@@ -68,12 +68,15 @@ def check_numbers(run: Run) -> Measured[Numbers]:
                 in_captures += bad
     logged: set[int] = set()
     for name, signal in run.signals.known.items():
-        if name not in ORDER:
+        if name not in ORDER or (name == "reward_mean" and not _rewards_nonfinite(run)):
             continue  # a part that was never scored is NaN for good reasons
         logged.update(signal.nonfinite_steps)
         found += [(s, ORDER[name], name, 1) for s in signal.nonfinite_steps]
     if not captures and not run.signals.known:
         raise NoData("no captures and no metrics")
+    finite = [s for s in run.signals.known.values() if len(s.values)]
+    if run.signals.known and not finite:
+        raise NoData("the metrics hold no finite value at all")
     found.sort()
     first = found[0] if found else None
     steps = run.signals.steps.tolist() or [c.step for c in run.captures]
@@ -122,3 +125,16 @@ def _captured(run: Run, capture: Capture) -> list[tuple[str, int, int]]:
             array = array[real]
         counts.append((name, int((~np.isfinite(array)).sum()), int(array.size)))
     return counts
+
+
+def _rewards_nonfinite(run: Run) -> bool:
+    """Whether the rollouts hold an infinite reward or a row without any score; True without any."""
+    if not run.rollouts:
+        return True
+    for batch in run.rollouts.batches():
+        for values in batch.rewards.values():
+            if np.isinf(values).any():
+                return True
+        if batch.rewards and np.isnan(np.stack(list(batch.rewards.values()))).all(axis=0).any():
+            return True
+    return False

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_spread, total_reward
+from firstbad.tools.rewards import expected_rows, group_spread, total_reward
 from firstbad.tools.run import RolloutBatch, Run, Signal
 
 TOLERANCE = 2e-3
@@ -19,6 +19,8 @@ TOLERANCE = 2e-3
 class Recomputed(Dated):
     """Logged against recomputed."""
 
+    rows_complete: bool | None
+    """Steps hold as many rows as the config generates, so that a mean over them is the mean."""
     n_compared: int
     """Pairs of logged and recomputed values."""
     n_signals: int
@@ -73,6 +75,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     good = [s for s in steps if first is None or s < first]
     z = np.array(zero, float).reshape(-1, 2)
     metrics = Recomputed(
+        rows_complete=_complete(run),
         n_compared=n,
         n_signals=len(pairs),
         share_differs=round(len(bad) / n, 6),
@@ -105,11 +108,18 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
 def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
     parts = {f"reward_part/{n}": v for n, v in batch.rewards.items()}
     total = total_reward(run, batch)
-    if total is not None:
+    unscored = any(not np.isfinite(v).all() for v in batch.rewards.values())
+    if total is not None and not unscored:  # how frameworks fill gaps in a total differs
         parts["reward_mean"] = total
     return {
         name: float(np.nanmean(v)) if np.isfinite(v).any() else None for name, v in parts.items()
     }
+
+
+def _complete(run: Run) -> bool | None:
+    generated = expected_rows(run)
+    rows = [len(b) for b in run.rollouts.batches()]
+    return None if generated is None or not rows else int(np.median(rows)) >= generated
 
 
 def _logged(run: Run, name: str, step: int) -> float | None:

@@ -190,11 +190,16 @@ def _scale(parts: list[_Part]) -> tuple[float, int | None, str]:
         before, after = part.largest[: shift.index], part.largest[shift.index :]
         factors = (
             float(np.exp(abs(shift.after - shift.before))),
-            float(np.exp(abs(np.log(np.median(after) / max(1e-12, np.median(before)))))),
+            _factor(float(np.median(after)), float(np.median(before))),
         )
         if min(factors) > max(best[0], 1.5):
             best = (min(factors), shift.index, part.name)
     return best
+
+
+def _factor(a: float, b: float) -> float:
+    """The larger over the smaller; 1 where one of them is 0."""
+    return max(a, b) / min(a, b) if min(a, b) > 0 else 1.0
 
 
 def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:

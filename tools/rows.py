@@ -7,6 +7,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import expected_rows, group_advantage, scale_setting, total_reward
 from firstbad.tools.run import RolloutBatch, Run
 
 
@@ -27,6 +28,11 @@ class Rows(Dated):
     """The source writes the rows of a group one after the other (known by position or key)."""
     steps_row_count_differs: int
     """Steps whose number of rows is not the usual one."""
+    complete: bool | None
+    """Steps hold as many rows as the config generates; None where it does not say."""
+    advantages_follow_prompts: bool | None
+    """In steps with interleaved rows the advantages are those of the prompt's rows, wherever they
+    stand: the file is in another order, training was not. None without such steps or advantages."""
     steps_repeated: int
     """Steps whose rollouts repeat an earlier step's (one batch trained several times)."""
     steps_short_scores: int
@@ -61,6 +67,7 @@ def check_rows(run: Run) -> Measured[Rows]:
         if structural:
             bad.append((batch.step, ", ".join(structural)))
     first = bad[0][0] if bad else None
+    generated = expected_rows(run)
     good = [b.step for b in batches if first is None or b.step < first]
     metrics = Rows(
         n_steps=len(batches),
@@ -71,6 +78,8 @@ def check_rows(run: Run) -> Measured[Rows]:
         share_steps_broken=round(len(bad) / max(1, len(batches)), 6),
         order_expected=run.framework == "trl" or all(b.group_source != "prompt" for b in batches),
         steps_row_count_differs=counts["rows"],
+        complete=None if generated is None else usual_rows >= generated,
+        advantages_follow_prompts=_follow_prompts(run, batches),
         steps_repeated=len(run.rollouts.steps) - len(batches),
         steps_short_scores=counts["short"],
         last_good_step=good[-1] if good else None,
@@ -111,6 +120,20 @@ def _problems(batch: RolloutBatch, expected: int | None, usual_rows: int) -> lis
     if any(np.isnan(scores).any() for scores in batch.rewards.values()):
         problems.append("short")
     return problems
+
+
+def _follow_prompts(run: Run, batches: list[RolloutBatch]) -> bool | None:
+    agree: list[bool] = []
+    scale = scale_setting(run)
+    for batch in batches:
+        _, by_prompt = np.unique(np.array(batch.prompts, object).astype(str), return_inverse=True)
+        moved = (np.diff(by_prompt) != 0).sum() + 1 != len(np.unique(by_prompt))
+        total = total_reward(run, batch)
+        if not moved or total is None or batch.advantage is None or scale is None:
+            continue
+        expected = group_advantage(total, by_prompt.astype(np.int64), scale=scale)
+        agree.extend((np.abs(batch.advantage - expected) < 0.05).tolist())
+    return bool(np.mean(agree) > 0.9) if agree else None
 
 
 def _mixed_prompts(batch: RolloutBatch) -> bool:

@@ -173,6 +173,7 @@ def test_a_sound_playbook_has_no_problem(tmp_path: Path) -> None:
             ["depends on `reward`, which does not come before it"],
         ),
         ((*GROUPS, "depends_on"), ["records"], ["depends on `records`"]),
+        ((*GROUPS, "voided_by"), ["window.last"], ["depends on `window.last`", "window.first"]),
         ((*GROUPS, "depends_on"), ["window.last"], ["depends on `window.last`", "window.first"]),
         ((*GROUPS, "points_to"), [], ["it can fail and points to no cause"]),
     ],

@@ -182,6 +182,18 @@ def test_a_waived_layer_opens_its_checks_too(check: MakeCheck) -> None:
     assert blocked_by(asked, layers_of(records="waived"), [result("fail")]) == ()
 
 
+@pytest.mark.parametrize(
+    ("outcome", "blocks"),
+    [("pass", False), ("inconclusive", False), ("not_reached", False), ("fail", True)],
+)
+def test_only_a_failure_voids_a_check(check: MakeCheck, outcome: str, blocks: bool) -> None:
+    asked = check({}, voided_by=("records.rows",))
+    layers = layers_of(records="inconclusive")
+    found = blocked_by(asked, layers, [result(outcome)])
+    assert found == (("records.rows",) if blocks else ())
+    assert blocked_by(asked, layers_of(records="waived"), [result(outcome)]) == ()
+
+
 def test_an_independent_fact_is_never_blocked(check: MakeCheck) -> None:
     assert blocked_by(check({}), layers_of(records="fail"), [result("fail")]) == ()
 

@@ -226,7 +226,10 @@ def simulate(
         signals=values,
         first_step=first_step,
         rollouts=batches,
-        captures=[sample_capture(int(at[i]), seed=1000 * seed + int(i)) for i in spots],
+        captures=[
+            sample_capture(int(at[i]), seed=1000 * seed + int(i), moved=0.5 * i / steps)
+            for i in spots
+        ],
         config=settings,
         vocabulary=fields.pop("vocabulary", vocabulary()),
         **fields,

@@ -91,7 +91,8 @@ def late(c: Capture) -> Mask:
 
 
 def no_stop(c: Capture) -> Mask:
-    return real(c) & (np.asarray(c.arrays["token_id"]) != STOP)
+    is_word: Mask = np.asarray(c.arrays["token_id"]) != STOP
+    return real(c) & is_word
 
 
 def dropped(c: Capture) -> Mask:

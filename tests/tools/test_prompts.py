@@ -1,4 +1,4 @@
-"""Duplicated prompts, and a lasting change of what they look like."""
+"""A lasting change of what prompts look like."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,22 +36,16 @@ def draw(
     ]
 
 
-def test_hand_counted_prompts(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
-    # Step 1: a a b; step 2: b c d; step 3: a b c. Repeats inside the step: 1/3, 0, 0. Seen the
-    # step before: nothing yet; b of b c d; b and c of a b c: (0 + 1/3 + 2/3)/3 = 1/3. Seen at any
-    # earlier step: 0, 1/3, and all three: (0 + 1/3 + 1)/3 = 4/9. By chance, 3 of the 4 distinct.
-    names = [["a", "a", "b"], ["b", "c", "d"], ["a", "b", "c"]]
-    rows = draw(batch, 3, lambda s, g: f"prompt {names[s - 1][g]}", groups=3)
+def test_hand_computed_change(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # Five steps with prompts of two words, five with four: both sides alike, so no spread at all.
+    # Of the words after (ask, me, for, 6 ... 10) only `ask` and `me` were there before: 2 of 4.
+    rows = draw(batch, 10, lambda s, g: "ask me" if s <= 5 else f"ask me for {s}")
     found = measure(TOOL, make_run(rollouts=rows))
-    assert (found["n_steps"], found["n_distinct"], found["groups_per_step"]) == (3, 4, 3)
-    assert found["duplicate_share"] == pytest.approx(1 / 9, abs=1e-6)
-    assert found["duplicate_share_worst"] == pytest.approx(1 / 3, abs=1e-6)
-    assert found["duplicate_excess"] == pytest.approx(1 / 3 - 0.75 / 2, abs=1e-6)
-    assert found["adjacent_share"] == pytest.approx(1 / 3, abs=1e-6)
-    assert found["adjacent_excess"] == pytest.approx(1 / 3 - 0.75, abs=1e-6)
-    assert found["repeated_share"] == pytest.approx(4 / 9, abs=1e-6)
-    assert not found["changed"]
-    assert found["words_before"] is None, "three steps leave no room for a change"
+    assert (found["n_steps"], found["n_distinct"]) == (10, 6)
+    assert (found["words_before"], found["words_after"]) == (2, 4)
+    assert found["new_words_share"] == 0.5
+    assert found["changed"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (5, 6)
 
 
 def test_other_prompts_from_a_step_on(
@@ -94,38 +87,6 @@ def test_a_slow_curriculum_is_no_jump(
 ) -> None:
     rows = draw(batch, 60, lambda s, g: f"add {s} and {g}" + " more" * (s // 6))
     assert not measure(TOOL, make_run(rollouts=rows))["changed"]
-
-
-def test_the_same_prompt_on_every_rank(
-    make_run: MakeRun, batch: MakeBatch, measure: Measure
-) -> None:
-    rows = draw(batch, 40, lambda s, g: f"add {s} and {g % 2}")
-    found = measure(TOOL, make_run(rollouts=rows))
-    assert found["duplicate_share"] == 0.5
-    assert found["duplicate_excess"] > 0.4
-
-
-def test_the_batch_of_the_step_before(
-    make_run: MakeRun, batch: MakeBatch, measure: Measure
-) -> None:
-    rows = draw(batch, 40, lambda s, g: f"add {s // 4} and {g}")
-    found = measure(TOOL, make_run(rollouts=rows))
-    assert found["adjacent_share"] == pytest.approx(0.75, abs=0.05)
-    assert found["adjacent_excess"] > 0.6
-    assert found["duplicate_share"] == 0
-
-
-def test_a_small_set_of_prompts_repeats_by_chance(
-    make_run: MakeRun, batch: MakeBatch, measure: Measure
-) -> None:
-    rng = np.random.default_rng(0)
-    drawn = [rng.choice(10, 4, replace=False) for _ in range(60)]
-    rows = draw(batch, 60, lambda s, g: f"add {drawn[s - 1][g]}")
-    found = measure(TOOL, make_run(rollouts=rows))
-    assert found["repeated_share"] > 0.8
-    assert found["adjacent_share"] == pytest.approx(0.4, abs=0.1)
-    assert abs(found["adjacent_excess"]) < 0.1
-    assert found["duplicate_excess"] < 0
 
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:

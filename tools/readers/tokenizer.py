@@ -78,7 +78,8 @@ class TokenTexts(Mapping[int, str]):
         if isinstance(vocabulary, dict):
             return {t: i for t, i in vocabulary.items() if isinstance(i, int)}
         if isinstance(vocabulary, list):  # Unigram: [[piece, score], ...]
-            return {str(entry[0]): i for i, entry in enumerate(vocabulary) if entry}
+            pairs = [(e, i) for i, e in enumerate(vocabulary) if isinstance(e, list) and e]
+            return {str(entry[0]): i for entry, i in pairs}
         return {}
 
     @cached_property

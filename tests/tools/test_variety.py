@@ -1,0 +1,144 @@
+"""Repeated prompts within a step and in neighbouring steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "check_prompt_variety"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+
+
+def draw(
+    batch: MakeBatch, steps: int, prompt: Callable[[int, int], str], groups: int = 4
+) -> list[RolloutBatch]:
+    """Groups of two with the prompt of their step and place."""
+    return [
+        batch(
+            s,
+            prompts=[prompt(s, g) for g in range(groups) for _ in (0, 1)],
+            completions=["x"] * (2 * groups),
+            group=np.repeat(np.arange(groups), 2),
+        )
+        for s in range(1, steps + 1)
+    ]
+
+
+def test_hand_counted_prompts(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # Step 1: a a b; step 2: b c d; step 3: a b c. Repeats inside the step: 1/3, 0, 0. Seen the
+    # step before: nothing yet; b of b c d; b and c of a b c: (0 + 1/3 + 2/3)/3 = 1/3. Seen at any
+    # earlier step: 0, 1/3, and all three: (0 + 1/3 + 1)/3 = 4/9. By chance, 3 of the 4 distinct
+    # prompts stand in a step. A tenth of three steps is one step: the worst is the worst step.
+    names = [["a", "a", "b"], ["b", "c", "d"], ["a", "b", "c"]]
+    rows = draw(batch, 3, lambda s, g: f"prompt {names[s - 1][g]}", groups=3)
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert (found["n_steps"], found["n_distinct"], found["groups_per_step"]) == (3, 4, 3)
+    assert found["duplicate_share"] == pytest.approx(1 / 9, abs=1e-6)
+    assert found["duplicate_share_worst"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["duplicate_excess"] == pytest.approx(1 / 3 - 0.75 / 2, abs=1e-6)
+    assert found["adjacent_share"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["adjacent_share_worst"] == pytest.approx(2 / 3, abs=1e-6)
+    assert found["adjacent_excess"] == pytest.approx(2 / 3 - 0.75, abs=1e-6)
+    assert found["repeated_share"] == pytest.approx(4 / 9, abs=1e-6)
+    assert found["first_bad_step"] is None
+
+
+def test_the_same_prompt_on_every_rank(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = draw(batch, 60, lambda s, g: f"add {s} and {g if s < ONSET else g % 2}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["duplicate_share"] == 0.25
+    assert found["duplicate_share_worst"] == 0.5
+    assert found["duplicate_excess"] > 0.4
+    assert found["adjacent_share"] == 0
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert not found["from_start"]
+
+
+def test_the_batch_of_the_step_before(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = draw(
+        batch, 60, lambda s, g: f"add {s if s < ONSET else ONSET + (s - ONSET) // 8} and {g}"
+    )
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["adjacent_share_worst"] == 1
+    assert found["adjacent_excess"] > 0.9
+    assert found["duplicate_share"] == 0
+    # The first prompts of the kind that stays are new; the step after has them again.
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET, ONSET + 1)
+
+
+def test_repeated_from_the_start(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    rows = draw(batch, 20, lambda s, g: f"add {s} and {g % 2}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["from_start"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (None, 1)
+
+
+def test_a_small_set_of_prompts_repeats_by_chance(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [rng.choice(40, 4, replace=False) for _ in range(60)]
+    rows = draw(batch, 60, lambda s, g: f"add {drawn[s - 1][g]}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["repeated_share"] > 0.7
+    assert found["adjacent_share"] == pytest.approx(0.1, abs=0.06)
+    assert found["duplicate_excess"] < 0
+    assert found["first_bad_step"] is None
+
+
+def test_two_steps_alike_are_no_lack_of_variety(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = draw(batch, 60, lambda s, g: f"add {ONSET if s == ONSET + 1 else s} and {g}")
+    assert measure(TOOL, make_run(rollouts=rows))["first_bad_step"] is None
+
+
+def test_a_second_epoch_repeats_every_prompt_and_lacks_none(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = draw(batch, 60, lambda s, g: f"add {s % 30} and {g}")
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["repeated_share"] == 0.5
+    assert found["adjacent_share"] == found["duplicate_share"] == 0
+    assert found["first_bad_step"] is None
+
+
+def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "prompts" in missing(TOOL, make_run())
+
+
+@settings(max_examples=8, derandomize=True)
+@given(order=st.permutations(range(4)), by=st.integers(0, 1000), word=st.sampled_from(["x", "y z"]))
+def test_order_of_groups_step_numbers_and_wording_do_not_matter(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    changed: SimpleNamespace,
+    order: list[int],
+    by: int,
+    word: str,
+) -> None:
+    def run_of(more: str) -> Run:
+        rows = draw(batch, 20, lambda s, g: f"add {s} and {g if s < 11 else g % 2} {more}")
+        return make_run(rollouts=rows)
+
+    before = measure(TOOL, run_of(""))
+    assert before["first_bad_step"] == 11
+    moved = changed.rebatch(run_of(word), lambda b: changed.reorder_groups(b, order))
+    assert measure(TOOL, changed.shift_steps(moved, by)) == changed.dates_moved(before, by)
