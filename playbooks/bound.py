@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -41,7 +42,10 @@ class Bound:
         match = re.match(PATTERN, text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"expected an operator and a number such as `> 3`, found {text!r}")
-        return cls(match[1], float(match[2]))
+        limit = float(match[2])
+        if not math.isfinite(limit):
+            raise ValueError(f"expected a finite number, found {match[2]!r}")
+        return cls(match[1], limit)
 
     def holds(self, observed: Number | None) -> bool | None:
         """True, False, or None when nothing was observed."""
@@ -49,7 +53,7 @@ class Bound:
 
     def __str__(self) -> str:
         """The text form."""
-        return f"{self.op} {self.limit:g}"
+        return f"{self.op} {self.limit:.15g}"
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -82,7 +82,7 @@ def conclude(
             window = "bad_from_start"
         elif first_bad.first_bad is not None:
             window = "onset"
-    elif closed_at is not None and closed_at.outcome == "inconclusive":
+    elif closed_at is not None:
         outcome = "undetermined"
         headline = (
             f"{_change(seen)}No check failed, but layer `{closed_at.id}` could not be decided, "
@@ -225,6 +225,7 @@ def order_findings(
         if f is not leader
         and ((f.cause, leader.layer) in links or (f.cause, leader.cause) in links)
         and _starts(f) <= _starts(leader)
+        and _starts(f) < float("inf")
     ]
     if upstream:
         mechanism, leader = leader, min(upstream, key=_when)
@@ -311,7 +312,10 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
         for table in window.tables
         if table.title == "signals that moved"
         for row in table.rows
-        if isinstance(step := row[2], int) and row[3] == "abrupt" and low < step <= onset.first_bad
+        if isinstance(step := row[2], int)
+        and row[3] == "abrupt"
+        and row[7] is True
+        and low < step <= onset.first_bad
     ]
     if not moved:
         return onset

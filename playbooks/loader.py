@@ -26,6 +26,20 @@ REFERENCE = re.compile(r"^\$(?:noticed_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
 PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
 
 
+class _Once(SAFE):  # type: ignore[misc,valid-type]  # the C loader where there is one
+    """The safe loader, which refuses a key that stands twice: PyYAML keeps the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping whose keys are all different."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)
+        if twice is not None:
+            line = node.start_mark.line + 1
+            raise yaml.YAMLError(f"the key `{twice}` stands twice in the mapping of line {line}")
+        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return found
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A playbook that has been checked against the registered tools and causes."""
@@ -85,7 +99,7 @@ def parse(raw: bytes, path: str) -> Playbook:
         UserError: not YAML, or not of the form of `firstbad.playbooks.model`.
     """
     try:
-        return Playbook.model_validate(yaml.load(raw, Loader=SAFE))
+        return Playbook.model_validate(yaml.load(raw, Loader=_Once))
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
     except ValidationError as error:
@@ -101,9 +115,13 @@ def lint(playbook: Playbook) -> Iterator[str]:
     for layer in playbook.layers:
         for check in layer.checks:
             where = f"layer `{layer.id}`, check `{check.id}`"
+            if f"{layer.id}.{check.id}" in order:
+                yield f"{where}: the layer has a check of that name already"
             yield from (f"{where}: {p}" for p in _check_calls(check, known, aliases))
             yield from (f"{where}: {p}" for p in _check_names(check, aliases, order, layer))
             order.append(f"{layer.id}.{check.id}")
+        if layer.id in order:
+            yield f"layer `{layer.id}`: there is a layer of that name already"
         order.append(layer.id)
     yield from (f"top: {p}" for p in _check_top(playbook, aliases, order))
 
@@ -112,6 +130,9 @@ def _check_calls(
     check: Check, known: Mapping[str, Tool], aliases: dict[str, Tool]
 ) -> Iterator[str]:
     for alias, call in check.evidence.items():
+        if isinstance(call, dict) and len(call) != 1:
+            yield f"evidence `{alias}` names {len(call)} tools; one is expected: {', '.join(call)}"
+            continue
         name, settings = call_parts(call)
         if name not in known:
             yield f"no tool `{name}`{_offer(name, known)}"
@@ -165,11 +186,21 @@ def _check_top(playbook: Playbook, aliases: Mapping[str, Tool], order: list[str]
     for link in playbook.leads_to:
         if link.cause not in causes():
             yield f"leads_to: no cause `{link.cause}`{_offer(link.cause, causes())}"
-        yield from (f"leads_to: no layer `{t}`" for t in link.to if t not in order)
+        yield from (
+            f"leads_to: no layer `{t}`{_offer(t, order)}" for t in link.to if t not in order
+        )
     for decision in playbook.decisions:
-        yield from (f"decisions: no cause `{c}`" for c in decision.causes if c not in causes())
+        yield from (
+            f"decisions: no cause `{c}`{_offer(c, causes())}"
+            for c in decision.causes
+            if c not in causes()
+        )
     for symptom in playbook.symptoms:
-        yield from (f"symptoms: no layer `{s}`" for s in symptom.suspects if s not in order)
+        yield from (
+            f"symptoms: no layer `{s}`{_offer(s, order)}"
+            for s in symptom.suspects
+            if s not in order
+        )
 
 
 def _bounds(check: Check) -> Iterator[Bounds]:

@@ -106,10 +106,21 @@ def normalise(text: str) -> str:
     return value
 
 
+_WORD = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?|\d+|[^\W\d_]+")
+
+
+def words_of(text: str) -> list[str]:
+    """Words and numbers of a normalised answer."""
+    return _WORD.findall(text)
+
+
 @lru_cache(maxsize=1 << 16)
 def loose(text: str) -> str:
-    """Letters and digits alone: how an answer reads whatever its commas, brackets and spaces."""
-    return "".join(ch for ch in text if ch.isalnum())
+    """Words and numbers alone: how an answer reads whatever its commas, brackets and spaces.
+
+    A number keeps its sign and its point.
+    """
+    return "".join(words_of(text))
 
 
 def agree(answer: str | None, gold: str, *, strict: bool = True) -> bool:

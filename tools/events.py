@@ -14,7 +14,7 @@ SCORING = re.compile(
 )
 FAILURE = re.compile(
     r"time[d]?[ -]?out|deadline|unavailable|refused|unreachable|fallback|failed|failure|exception"
-    r"|error|connection|(?<![\d.])(?:50[0-4]|429)(?![\d.])|retry|dead|killed|reset by peer",
+    r"|error|connection|(?<![\d.])(?:50[0-4]|429)(?!\d|\.\d)|retry|dead|killed|reset by peer",
     re.IGNORECASE,
 )
 DIGITS = re.compile(r"\d+")

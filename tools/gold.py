@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from firstbad.tools.answers import extract, likely_extractor, loose, normalise
+from firstbad.tools.answers import extract, likely_extractor, loose, normalise, words_of
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.registry import Measured, tool
@@ -157,9 +157,14 @@ def _measured(
 
 
 def _contradict(gold: str, consensus: str) -> bool:
-    """Whether two answers differ in more than form: neither holds the other."""
-    a, b = loose(gold), loose(consensus)
-    return a != b and not (len(b) >= 2 and b in a) and not (len(a) >= 2 and a in b)
+    """Whether two answers differ in more than form: neither holds the other's words in a row."""
+    a, b = words_of(gold), words_of(consensus)
+    return loose(gold) != loose(consensus) and not _holds(a, b) and not _holds(b, a)
+
+
+def _holds(whole: list[str], part: list[str]) -> bool:
+    n = len(part)
+    return n > 0 and any(whole[i : i + n] == part for i in range(len(whole) - n + 1))
 
 
 def _elsewhere(

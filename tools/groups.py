@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_stats, total_reward
+from firstbad.tools.rewards import group_stats, reward_weights, total_reward
 from firstbad.tools.run import RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
@@ -133,8 +133,8 @@ def outcome_part(run: Run, batches: list[RolloutBatch]) -> str:
         return ""
     named = [n for n in names if looks_like_outcome(n)]
     pool = named or names
-    weights = run.config.values.get("reward_weights")
-    if isinstance(weights, (list, tuple)) and len(weights) == len(names):
+    weights = reward_weights(run, len(names))
+    if weights is not None:
         by_weight = dict(zip(names, weights, strict=True))
         return max(pool, key=lambda n: float(by_weight[n]))
     return pool[0]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_correlation, group_spread, total_reward
+from firstbad.tools.rewards import group_correlation, group_spread, reward_weights, total_reward
 from firstbad.tools.run import Run, Signal
 from firstbad.tools.stats import level_shift
 from firstbad.tools.token_counts import TokenCounts
@@ -110,7 +112,7 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     for where in (0, 2):
         for i in thirds[where]:
             score = batches[i].rewards.get(outcome)
-            if score is None:
+            if score is None or not np.isfinite(score).any():
                 continue
             n = counts.rows(batches[i])
             right = score >= np.nanmax(score) - 1e-6 if np.nanmax(score) > 0 else score > 0
@@ -164,12 +166,10 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     )
 
 
-def _weight(run: Run, names: object, paid: str | None) -> float:
-    stated = run.config.values.get("reward_weights")
-    columns = list(names) if hasattr(names, "__iter__") else []
-    if paid in columns and isinstance(stated, (list, tuple)) and len(stated) == len(columns):
-        return float(stated[columns.index(paid)])
-    return 1.0
+def _weight(run: Run, names: Iterable[str], paid: str | None) -> float:
+    columns = list(names)
+    weights = reward_weights(run, len(columns))
+    return 1.0 if weights is None or paid not in columns else float(weights[columns.index(paid)])
 
 
 def _ratio(after: list[float] | None, before: list[float] | None) -> float | None:

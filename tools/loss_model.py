@@ -142,6 +142,6 @@ def _policy_loss(run: Run, batch: RolloutBatch, n: FloatArray) -> tuple[float | 
         if not cap:
             return None, 1.0
         return float(-(a * n).sum() / (len(a) * cap)), float(n.sum() / (len(a) * cap))
-    if kind in ("grpo", "sapo"):
+    if kind == "grpo":
         return float(-a.mean()), 1.0
     return None, 1.0

@@ -98,7 +98,7 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
 def find_entropy_term(terms: LossTerms) -> EntropyTerm | None:
     """The entropy term in what is left of the loss, or None."""
     h = terms.entropy
-    if h is None or len(h) < 2 * MARGIN:
+    if h is None or len(h) < 2 * MARGIN or not (h > 0).all():
         return None
     rest = terms.logged - terms.predicted
     shift = level_shift(rest, margin=MARGIN)

@@ -72,7 +72,8 @@ def check_masks(run: Run) -> Measured[Masks]:
     example: Table | None = None
     sources = []
     for capture in run.captures:
-        if "loss_mask" not in capture.arrays or "token_id" not in capture.arrays:
+        ids, mask = capture.arrays.get("token_id"), capture.arrays.get("loss_mask")
+        if ids is None or mask is None or mask.ndim != 2 or mask.shape[1] < ids.shape[1]:
             continue
         count, was_guessed, shown = _count(run, capture)
         guessed |= was_guessed
@@ -261,8 +262,8 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
         raise NoData("trained tokens and mean length share fewer than five steps")
     count = np.array([trained.at(s) for s in steps], float)
     mean = np.array([length.at(s) for s in steps], float)
-    if rows is None:
-        rows = float(round(float(np.median(count / mean))))
+    if not rows:
+        rows = float(max(1, round(float(np.median(count / mean)))))
     ratio = count / (mean * rows)
     off = np.abs(ratio - 1) > 0.02
     start = next(

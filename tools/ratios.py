@@ -101,7 +101,7 @@ def check_ratios(run: Run) -> Measured[Ratios]:
 def updates_per_batch(run: Run) -> float | None:
     """Optimizer steps per rollout batch: steps per generation x passes / accumulation steps."""
     accumulation = run.config.number("gradient_accumulation_steps")
-    if accumulation is None:
+    if not accumulation:
         return None
     per_generation = run.config.number("steps_per_generation") or accumulation
     passes = run.config.number("num_iterations") or 1.0

@@ -57,6 +57,8 @@ class _Part:
     size: FloatArray
     """95th percentile of abs."""
     largest: FloatArray
+    extreme: FloatArray
+    """Rows over half of the step's largest."""
 
 
 @tool
@@ -84,7 +86,8 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
                 values = np.zeros(1)
             ranked = np.sort(np.abs(values))
             size = ranked[int(0.95 * (len(ranked) - 1))]
-            rows_of_part.append((values.mean(), values.std(), size, ranked[-1]))
+            extreme = (ranked > 0.5 * ranked[-1]).sum()
+            rows_of_part.append((values.mean(), values.std(), size, ranked[-1], extreme))
         parts.append(_Part(name, *np.array(rows_of_part, float).T))
     outcome = outcome_part(run, batches)
     constant = _constant(parts, steps, outcome)
@@ -217,7 +220,7 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
             factor = float(part.largest.max() / usual)
             if factor > best:
                 best, at = factor, first if at is None else min(at, first)
-                rows = int(over.sum())
+                rows = int(part.extreme[over].sum())
     return best, rows, at
 
 

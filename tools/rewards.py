@@ -19,7 +19,8 @@ def reward_weights(run: Run, n_parts: int) -> FloatArray | None:
     """
     stated = run.config.values.get("reward_weights")
     if isinstance(stated, (list, tuple)):
-        return np.array([float(w) for w in stated]) if len(stated) == n_parts else None
+        numbers = [w for w in stated if isinstance(w, (int, float)) and not isinstance(w, bool)]
+        return np.array(numbers, np.float64) if len(numbers) == len(stated) == n_parts else None
     return np.ones(n_parts) if run.config.of_trainer or n_parts == 1 else None
 
 

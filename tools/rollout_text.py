@@ -17,7 +17,32 @@ LOOKED_AT = 20_000
 """Characters of a completion that are looked at."""
 NEAR = 10
 """Steps with rollouts that are read on each side."""
-TAGS = re.compile(r"<(/?)([a-zA-Z_]+)>")
+TAGS = re.compile(
+    r"<(/?)(think|thinking|thought|answer|reasoning|solution|response|tool_call|tool|final)>",
+    re.IGNORECASE,
+)
+SCRIPTS = frozenset(
+    (
+        "ARABIC",
+        "ARMENIAN",
+        "BENGALI",
+        "CYRILLIC",
+        "DEVANAGARI",
+        "ETHIOPIC",
+        "GEORGIAN",
+        "GUJARATI",
+        "HANGUL",
+        "HEBREW",
+        "KHMER",
+        "LAO",
+        "LATIN",
+        "MYANMAR",
+        "TAMIL",
+        "TELUGU",
+        "THAI",
+        "TIBETAN",
+    )
+)
 
 
 class RolloutText(Metrics):
@@ -152,12 +177,19 @@ def is_garbage(text: str) -> bool:
     odd = sum(ch == "\ufffd" or (ord(ch) < 32 and ch not in "\n\r\t") for ch in text)
     if odd > max(1, len(text) // 100):
         return True
-    scripts = Counter(
-        unicodedata.name(ch, "?").split()[0] for ch in set(text) if ch.isalpha() and ord(ch) > 127
-    )
-    if any(ch.isascii() and ch.isalpha() for ch in text):
-        scripts["LATIN"] += 1
-    return len([s for s, n in scripts.items() if n >= 1]) >= 3
+    scripts = Counter(_script(ch) for ch in text if ch.isalpha())
+    return sum(n >= 2 for script, n in scripts.items() if script) >= 3
+
+
+def _script(ch: str) -> str:
+    """Script of a letter; empty for Greek and the letters of formulas, which stand in any text."""
+    if ch.isascii():
+        return "LATIN"
+    name = unicodedata.name(ch, "").split()
+    first = name[0] if name else ""
+    if first in ("HIRAGANA", "KATAKANA", "CJK", "KATAKANA-HIRAGANA"):
+        return "CJK"
+    return first if first in SCRIPTS else ""
 
 
 def is_broken(text: str) -> bool:

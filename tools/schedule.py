@@ -51,7 +51,7 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
     rate, steps = signal.values, signal.steps
     expected = expected_rate(run, steps.astype(float))
     warm = _warmup(run) if expected is not None else max(_warmup(run), _ramp(rate, steps))
-    jump, at = _largest_jump(rate, steps.astype(float), warm)
+    jump, at = _largest_jump(rate, expected, steps.astype(float), warm)
     off = _off(rate, expected, jump, at)
     first = int(np.argmax(off)) if off.any() else None
     factor = 1.0
@@ -150,13 +150,19 @@ def _ramp(rate: FloatArray, steps: IntArray) -> float:
     return float(steps[n])
 
 
-def _largest_jump(rate: FloatArray, steps: FloatArray, warm: float) -> tuple[float, int | None]:
-    """Largest factor between neighbours after the warm-up, and its place."""
+def _largest_jump(
+    rate: FloatArray, expected: FloatArray | None, steps: FloatArray, warm: float
+) -> tuple[float, int | None]:
+    """Largest factor between neighbours after the warm-up, beyond the schedule's own."""
     usable = (rate[1:] > 0) & (rate[:-1] > 0) & (steps[:-1] > warm + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        size = np.where(usable, np.abs(np.log(rate[1:] / rate[:-1])), 0.0)
+        moved = np.log(rate[1:] / rate[:-1])
+        if expected is not None:
+            planned = np.log(expected[1:] / expected[:-1])
+            moved = moved - np.where(np.isfinite(planned), planned, 0.0)
+    size = np.where(usable, np.abs(moved), 0.0)
     # The last steps of a decay to 0 change by large factors of almost nothing.
-    size[rate[:-1] < 0.02 * rate.max()] = 0.0
+    size[rate[:-1] < 0.1 * rate.max()] = 0.0
     dropped = (rate[1:] == 0) & (rate[:-1] > 0.1 * rate.max())
     size[dropped] = math.log(1e6)
     at = int(np.argmax(size)) if len(size) else 0

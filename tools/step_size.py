@@ -146,7 +146,8 @@ def _first(kl: Signal | None, lost_at: int | None) -> int | None:
     """First step whose KL leaves 0.1 nats for good, else where reward was lost."""
     smooth = _smooth(kl)
     if kl is not None and smooth is not None and (smooth > 0.1).any():
-        return int(kl.steps[int(np.argmax(smooth > 0.1))])
+        # The median of five is high once the third of them is.
+        return int(kl.steps[int(np.argmax(smooth > 0.1)) + 2])
     return lost_at
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, FloatArray, Run
+from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
 from firstbad.tools.stats import mean_z, pearson
 from firstbad.tools.tokens import completion_end
 
@@ -64,6 +64,7 @@ class _Dump:
     surprise: FloatArray
     """Per token."""
     row_mean: FloatArray
+    row_tokens: FloatArray
     row_pads: FloatArray
     k1: FloatArray | None
     k3: FloatArray | None
@@ -101,12 +102,14 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     if cut:
         pools |= {"early": _pool(early), "late": _pool(late)}
     worst = max(pools, key=lambda k: abs(pools[k][0]))
+    if cut and abs(pools["early"][0]) > FLOOR and pools["early"][0] * pools["late"][0] > 0:
+        worst = "all"  # off on both sides of the cut: there all along
     first = late[0].step if cut else dumps[0].step
     quiet = early[-1].step if cut and worst == "late" else None
     if drift is not None and worst == "late":
         # What grows from nothing shows late: the fit dates it, and the captures around bracket it.
-        first = min(d.step for d in dumps if d.step > drift)
-        quiet = max((d.step for d in dumps if d.step <= drift), default=None)
+        first = min(d.step for d in dumps if d.step > drift[2])
+        quiet = max((d.step for d in dumps if d.step <= drift[1]), default=None)
     pads = _padding(dumps)
     off = abs(pools[worst][0]) > FLOOR or drifts
     metrics = Surprise(
@@ -127,7 +130,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         k3_late=_mean_k3(late),
         kl_gap_late=gap[0],
         kl_gap_z=gap[1],
-        drift_onset=drift,
+        drift_onset=None if drift is None else drift[0],
         padding_correlation=pads[0],
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
@@ -183,6 +186,7 @@ def _read(run: Run, capture: Capture) -> _Dump | None:
         capture.step,
         d[use],
         d.sum(axis=1) / np.maximum(counts, 1),
+        counts.astype(float),
         pads,
         k1,
         k3,
@@ -234,24 +238,28 @@ def _kl_gap(dumps: list[_Dump]) -> tuple[float | None, float | None]:
     return round(float(values.mean()), 6), round(mean_z(values), 4)
 
 
-def _drift_onset(dumps: list[_Dump]) -> float | None:
-    """Onset of a gap that grows with the square of the steps since, or None when it does not.
+def _drift_onset(dumps: list[_Dump]) -> tuple[float, float, float] | None:
+    """Onset of a gap that grows with the square of the steps since: best, earliest and latest fit.
 
-    Weights that part at a steady pace are apart by a distance that grows with the steps, and KL
-    grows with the square of the distance.
+    None when it does not grow so. Earliest and latest fit less than a tenth worse. Weights that part
+    at a steady pace are apart by a distance that grows with the steps, and KL grows with the square
+    of the distance.
     """
     pairs = [(d.step, float(g.mean())) for d in dumps if (g := _gap(d)) is not None]
     if len(pairs) < 6:
         return None
     steps, gap = np.array(pairs, float).T
     flat = float(((gap - gap.mean()) ** 2).sum())
-    best, error = None, 0.7 * flat
-    for onset in np.linspace(0, steps[-3], 200):
+    onsets = np.linspace(0, steps[-3], 200)
+    errors = np.empty(len(onsets))
+    for i, onset in enumerate(onsets):
         x = np.maximum(0.0, steps - onset) ** 2
-        rest = float(((gap - (x @ gap) / (x @ x) * x) ** 2).sum())
-        if rest < error:
-            best, error = float(onset), rest
-    return None if best is None else round(best, 2)
+        errors[i] = float(((gap - (x @ gap) / (x @ x) * x) ** 2).sum())
+    best = int(np.argmin(errors))
+    if errors[best] > 0.7 * flat:
+        return None
+    near = onsets[errors < 1.1 * errors[best]]
+    return round(float(onsets[best]), 2), float(near.min()), float(near.max())
 
 
 def _growth(late: list[_Dump]) -> float | None:
@@ -293,15 +301,17 @@ def _mean_k3(dumps: list[_Dump]) -> float | None:
 def _padding(dumps: list[_Dump]) -> tuple[float | None, float | None, float | None]:
     rows = np.concatenate([d.row_mean for d in dumps])
     pads = np.concatenate([d.row_pads for d in dumps])
-    padded, bare = rows[pads > 0], rows[pads == 0]
-    if len(padded) < 20 or len(bare) < 20:
+    tokens = np.concatenate([d.row_tokens for d in dumps])
+    padded, bare = pads > 0, pads == 0
+    if padded.sum() < 20 or bare.sum() < 20:
         return None, None, None
     correlation = pearson(pads, rows)
-    return (
-        None if correlation is None else round(correlation, 4),
-        round(float(padded.mean()), 6),
-        round(float(bare.mean()), 6),
-    )
+
+    def pooled(part: BoolArray) -> float:
+        # Tokens are pooled: a mean of row means weighs short rows up, whose end is a surprise.
+        return round(float((rows * tokens)[part].sum() / tokens[part].sum()), 6)
+
+    return None if correlation is None else round(correlation, 4), pooled(padded), pooled(bare)
 
 
 def _padding_gap(padded: float | None, bare: float | None) -> float | None:

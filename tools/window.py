@@ -157,9 +157,27 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
     )
     table = Table(
         title="signals that moved",
-        columns=("signal", "last good", "first bad", "manner", "before", "after", "band widths"),
+        columns=(
+            "signal",
+            "last good",
+            "first bad",
+            "manner",
+            "before",
+            "after",
+            "band widths",
+            "sets the window",
+        ),
         rows=tuple(
-            (m.signal, m.last_good, m.first_bad, m.manner, m.before, m.after, m.widths)
+            (
+                m.signal,
+                m.last_good,
+                m.first_bad,
+                m.manner,
+                m.before,
+                m.after,
+                m.widths,
+                m.sets_window,
+            )
             for m in moves
         ),
     )
@@ -190,12 +208,14 @@ def find_move(signal: Signal, watch: Watch) -> Move | None:
     sign = {"down": -1.0, "up": 1.0}.get(watch.direction)
     n = len(values)
     at = np.arange(SHORTEST, n - 2)
-    level, width = _bands(values, at, watch)
+    level, ahead, width = _bands(values, at, watch)
     after = np.lib.stride_tricks.sliding_window_view(
         np.concatenate([values, np.full(AFTER, np.nan)]), AFTER
     )[at]
-    away = after - level[:, None]
-    away *= np.sign(away[:, :1]) if sign is None else sign
+    # Away from the level and from where its trend leads: a steady drift breaks off nowhere.
+    far, near = after - level[:, None], after - ahead[:, None]
+    side = np.sign(far[:, :1]) if sign is None else sign
+    away = np.minimum(far * side, near * side)
     outside = away > width[:, None]
     there = np.isfinite(after).sum(axis=1)
     lasting = outside[:, 0] & (outside.sum(axis=1) >= 0.75 * there)
@@ -206,21 +226,24 @@ def find_move(signal: Signal, watch: Watch) -> Move | None:
     return _move(signal, watch, i, "abrupt", before, landed, abs(landed - before) / width[k])
 
 
-def _bands(values: FloatArray, at: IntArray, watch: Watch) -> tuple[FloatArray, FloatArray]:
-    """Level and half width of the band before each index: spread around the trend."""
-    level, spread = np.empty(len(at)), np.empty(len(at))
+def _bands(
+    values: FloatArray, at: IntArray, watch: Watch
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Level before each index, level that its trend leads to, and half width of the band."""
+    level, ahead, spread = np.empty(len(at)), np.empty(len(at)), np.empty(len(at))
     short = at < MEMORY
     for k in np.flatnonzero(short):
-        level[k], spread[k] = (float(x[0]) for x in _level_and_spread(values[None, : at[k]]))
+        found = _level_and_spread(values[None, : at[k]])
+        level[k], ahead[k], spread[k] = (float(x[0]) for x in found)
     if not short.all():
         windows = np.lib.stride_tricks.sliding_window_view(values, MEMORY)[at[~short] - MEMORY]
-        level[~short], spread[~short] = _level_and_spread(windows)
+        level[~short], ahead[~short], spread[~short] = _level_and_spread(windows)
     floor = np.maximum(max(watch.floor, 1e-12), watch.relative * np.abs(level))
-    return level, np.maximum(BAND_SDS * spread, floor)
+    return level, ahead, np.maximum(BAND_SDS * spread, floor)
 
 
-def _level_and_spread(windows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Median, and robust standard deviation around a straight line, of each row."""
+def _level_and_spread(windows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Median, end of the straight line, and robust standard deviation around it, of each row."""
     size = windows.shape[1]
     x = np.arange(size) - (size - 1) / 2
     slope = windows @ x / (x @ x)
@@ -228,7 +251,8 @@ def _level_and_spread(windows: FloatArray) -> tuple[FloatArray, FloatArray]:
     rest = windows - slope[:, None] * x
     middle = np.median(rest, axis=1)
     mad = np.median(np.abs(rest - middle[:, None]), axis=1)
-    return level, np.where(mad > 0, MAD_TO_SD * mad, rest.std(axis=1))
+    spread = np.where(mad > 0, MAD_TO_SD * mad, rest.std(axis=1))
+    return level, middle + slope * (size / 2 + AFTER / 2), spread
 
 
 def _slow_move(signal: Signal, watch: Watch, sign: float | None) -> Move | None:

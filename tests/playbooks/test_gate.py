@@ -92,10 +92,21 @@ def test_the_first_way_whose_needs_hold_decides(seen: Seen, check: MakeCheck) ->
     assert (weak.outcome, weak.strength, weak.reason) == ("pass", "proxy", "bounds_held")
 
 
-@pytest.mark.parametrize("rows", [{"n": None, "bad": 0}, None, "ValueError: x"])
+@pytest.mark.parametrize("rows", [{"n": None, "bad": 0}, None])
 def test_needs_that_are_unknown_do_not_hold(seen: Seen, check: MakeCheck, rows: Any) -> None:
     found = judged(check(*TWO), seen(rows=rows, logged={"n": 5}))
     assert (found.outcome, found.strength) == ("pass", "proxy")
+
+
+def test_a_weaker_way_does_not_pass_what_a_broken_tool_might_have_failed(
+    seen: Seen, check: MakeCheck
+) -> None:
+    found = judged(check(*TWO), seen(rows="ValueError: x", logged={"n": 5}))
+    assert (found.outcome, found.reason) == ("inconclusive", "tool_error")
+    assert found.message == "no rows to be read"
+    failing = check({"fail_if": {"logged.n": "> 4"}}, evidence={"rows": "a", "logged": "b"})
+    found = judged(failing, seen(rows="ValueError: x", logged={"n": 5}))
+    assert found.outcome == "fail", "what failed stands"
 
 
 def test_a_way_whose_needs_hold_decides_even_where_a_weaker_one_would_pass(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.tools.answers import EXTRACTORS, LONGEST, extract, normalise
+from firstbad.tools.answers import EXTRACTORS, LONGEST, agree, extract, loose, normalise
 
 TAGGED = "<answer>1</answer> no, <ANSWER> 2 </ANSWER>"
 
@@ -83,6 +83,38 @@ def test_every_extractor_has_a_case_above() -> None:
 )
 def test_normaliser(text: str, plain: str) -> None:
     assert normalise(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "strictly", "loosely"),
+    [
+        ("12", " 12. ", True, True),
+        ("(1, 2)", "1,2", False, True),
+        ("[a b]", "A  B", False, True),
+        ("13", "12", False, False),
+        (None, "12", False, False),
+        ("!", "?", False, False),  # nothing is left of either
+        pytest.param(
+            "1.5",
+            "15",
+            False,
+            False,
+            marks=pytest.mark.xfail(strict=True, reason="the point of a number is dropped"),
+        ),
+        pytest.param(
+            "-5",
+            "5",
+            False,
+            False,
+            marks=pytest.mark.xfail(strict=True, reason="the sign of a number is dropped"),
+        ),
+    ],
+)
+def test_two_ways_to_compare(answer: str | None, gold: str, strictly: bool, loosely: bool) -> None:
+    assert agree(answer, gold) is strictly
+    assert agree(answer, gold, strict=False) is loosely
+    if answer is not None:
+        assert loose(answer).isalnum() or loose(answer) == ""
 
 
 def test_only_the_end_of_a_long_completion_is_looked_at() -> None:

@@ -92,6 +92,30 @@ def test_a_weak_policy_is_no_wrong_gold(simulate: MakeRun, measure: Measure) -> 
     assert found["consensus_wrong_share"] < 0.05
 
 
+@pytest.mark.parametrize(
+    ("gold", "said_", "wrong"),
+    [
+        ("7 apples", "7 apples.", False),
+        ("(1, 2)", "1,2", False),
+        ("the blue whale", "blue whale", False),  # one holds the other
+        ("7", "8", True),
+        pytest.param(
+            "312",
+            "12",
+            True,
+            marks=pytest.mark.xfail(
+                strict=True, reason="a number that holds another's digits counts as the same"
+            ),
+        ),
+    ],
+)
+def test_another_form_of_the_gold_answer_contradicts_nothing(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, gold: str, said_: str, wrong: bool
+) -> None:
+    rows = [batch(s, completions=said(said_, said_, said_), gold=[gold] * 3) for s in range(1, 31)]
+    assert measure(TOOL, make_run(rollouts=rows))["consensus_wrong_share"] == wrong
+
+
 def test_one_step_of_wrong_gold_is_no_stretch(simulate: MakeRun, measure: Measure) -> None:
     def edit(d: SimpleNamespace) -> None:
         if d.step == ONSET:
@@ -112,7 +136,7 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
     assert "0 groups agree" in missing(TOOL, make_run(rollouts=[rows]))
 
 
-@settings(max_examples=6, derandomize=True)
+@settings(max_examples=4, derandomize=True)
 @given(rows=st.permutations(range(8)), by=st.integers(1, 1000))
 def test_the_order_of_rows_in_a_group_and_the_step_numbers_do_not_matter(
     simulate: MakeRun, measure: Measure, changed: SimpleNamespace, rows: list[int], by: int

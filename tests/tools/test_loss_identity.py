@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import Capture, RolloutBatch, Run
 
 TOOL = "check_loss_identity"
@@ -81,6 +82,25 @@ def test_cispo_is_no_token_mean_of_advantages(
     simulate: MakeRun, missing: Callable[..., str]
 ) -> None:
     missing(TOOL, simulate(1, steps=30, config={"loss_type": "cispo", "beta": 0.0}))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="SAPO's loss at ratio 1 is -2A/temperature (4/t sigmoid(t (ratio - 1)) A in TRL), with "
+    "one temperature for A above 0 and another below: it is not -mean(A)",
+)
+def test_sapo_is_no_sequence_mean_of_advantages(
+    simulate: MakeRun, evidence: Callable[..., Evidence], changed: SimpleNamespace
+) -> None:
+    run = simulate(1, steps=30, config={"loss_type": "sapo"})
+    kl = run.signals.known["kl_ref"].values
+    losses = []
+    for batch, k in zip(run.rollouts.batches(), kl, strict=True):
+        assert batch.advantage is not None
+        temperature = np.where(batch.advantage > 0, 1.0, 1.05)
+        losses.append(float((-2 * batch.advantage / temperature).mean()) + 0.04 * float(k))
+    found = evidence(TOOL, changed.relog(run, loss=losses))
+    assert found.metrics is None or found.metrics["slope"] == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +252,7 @@ def test_without_data(
     assert "does not vary" in missing(TOOL, run)
 
 
-@settings(max_examples=6, derandomize=True)
+@settings(max_examples=4, derandomize=True)
 @given(order=st.permutations(range(4)), by=st.integers(0, 1000), factor=st.sampled_from([2, 3, 8]))
 def test_order_of_groups_and_step_numbers_do_not_matter(
     simulate: MakeRun,

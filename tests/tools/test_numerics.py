@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.run import Capture, Run, Vocabulary
+from firstbad.tools.run import Capture, RolloutBatch, Run, Vocabulary
 
 TOOL = "check_numbers"
 NAN, INF = float("nan"), float("inf")
@@ -44,7 +44,6 @@ def test_hand_counted_values(
 @pytest.mark.parametrize(
     ("name", "order"),
     [
-        ("reward_mean", 0),
         ("entropy", 1),
         ("ratio_mean", 2),
         ("kl_ref", 3),
@@ -73,6 +72,33 @@ def test_a_logged_entropy_was_not_captured(simulate: MakeRun, measure: Measure) 
 
     found = measure(TOOL, simulate(1, log=log))
     assert (found["nonfinite_logged_steps"], found["nonfinite_captured"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("value", "order"), [(INF, 0), (0.5, None)])
+def test_a_reward_that_is_not_finite_is_read_off_the_rollouts(
+    simulate: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    value: float,
+    order: int | None,
+) -> None:
+    """A logged mean may be NaN for gaps that the framework did not fill: no fault of numbers."""
+
+    def scored(b: RolloutBatch) -> RolloutBatch:
+        b.rewards["format"][3] = value
+        return b
+
+    def log(values: dict[str, Any], steps: Any) -> None:
+        values["reward_mean"][steps == 31] = NAN
+
+    found = measure(TOOL, changed.rebatch(simulate(1, log=log), scored))
+    assert found["first_nonfinite_order"] == order
+    assert found["first_bad_step"] == (None if order is None else 31)
+
+
+def test_a_reward_that_is_not_finite_without_rollouts(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(signals={"reward_mean": [0.5, NAN, 0.5]}))
+    assert (found["first_nonfinite_order"], found["first_bad_step"]) == (0, 2)
 
 
 def test_at_one_step_the_earliest_in_the_computation_leads(
@@ -115,6 +141,8 @@ def test_not_finite_from_the_start(make_run: MakeRun, measure: Measure) -> None:
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no captures and no metrics" in missing(TOOL, make_run())
+    nothing = make_run(signals={"loss": [NAN] * 5})
+    assert "no finite value at all" in missing(TOOL, nothing)
 
 
 @settings(max_examples=10, derandomize=True)

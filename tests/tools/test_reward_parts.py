@@ -175,7 +175,7 @@ def test_without_data(make_run: MakeRun, simulate: MakeRun, missing: Callable[..
     assert "fewer than 10 steps" in missing(TOOL, simulate(1, steps=9))
 
 
-@settings(max_examples=6, derandomize=True)
+@settings(max_examples=4, derandomize=True)
 @given(order=st.permutations(range(32)), factor=st.floats(0.01, 100), by=st.integers(0, 1000))
 def test_order_of_rows_step_numbers_and_unit_of_rewards(
     simulate: MakeRun,

@@ -196,7 +196,7 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
     assert "repeat" in missing(TOOL, make_run(rollouts=same), before=1, after=2)
 
 
-@settings(max_examples=6, derandomize=True)
+@settings(max_examples=4, derandomize=True)
 @given(order=st.permutations(range(4)), by=st.integers(0, 1000))
 def test_order_of_groups_and_step_numbers_do_not_matter(
     simulate: MakeRun, measure: Measure, changed: SimpleNamespace, order: list[int], by: int

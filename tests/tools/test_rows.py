@@ -149,6 +149,33 @@ def test_order_is_promised_by_some_sources_only(
     assert not measure(TOOL, make_run(rollouts=[rows], framework="csv"))["order_expected"]
 
 
+@pytest.mark.parametrize(("generated", "complete"), [(32, True), (64, False), (None, None)])
+def test_rows_that_the_config_generates_and_the_file_does_not_hold(
+    simulate: MakeRun, measure: Measure, generated: int | None, complete: bool | None
+) -> None:
+    run = simulate(1, steps=6, config={"generation_batch_size": generated})
+    assert measure(TOOL, run)["complete"] is complete
+
+
+def test_a_file_in_another_order_is_told_from_training_in_another_order(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace
+) -> None:
+    """Rows are interleaved; advantages follow their prompts, or the places they stand in."""
+
+    def written(b: RolloutBatch) -> RolloutBatch:
+        return replace(interleave(changed, b), group=b.group)
+
+    run = changed.rebatch(simulate(1, steps=6), written)
+    assert measure(TOOL, run)["advantages_follow_prompts"] is True
+    assert measure(TOOL, simulate(1, steps=6))["advantages_follow_prompts"] is None
+
+    def trained(b: RolloutBatch) -> RolloutBatch:
+        return replace(written(b), advantage=b.advantage)
+
+    run = changed.rebatch(simulate(1, steps=6), trained)
+    assert measure(TOOL, run)["advantages_follow_prompts"] is False
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "completions with their prompts" in missing(TOOL, make_run())
 

