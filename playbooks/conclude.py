@@ -314,7 +314,7 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
         for row in table.rows
         if isinstance(step := row[2], int)
         and row[3] == "abrupt"
-        and row[7] is True
+        and row[-1] is not False  # step time is shown, and sets no window
         and low < step <= onset.first_bad
     ]
     if not moved:

@@ -106,7 +106,7 @@ def judge(
                 reason, message = "tool_error", broken
             else:
                 said = [e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics]
-                message = "; ".join(dict.fromkeys(said)) or check.request
+                message = "; ".join(dict.fromkeys(said)) or _unmet(missing)
     return CheckResult(
         playbook=playbook,
         layer=layer,
@@ -122,6 +122,16 @@ def judge(
         message=message,
         excludes_not=excludes_not if outcome == "pass" else "",
     )
+
+
+def _unmet(clauses: tuple[Clause, ...]) -> str:
+    """The conditions of the strongest alternative that do not hold, with what was seen."""
+    parts = [
+        f"`{c.measure}` is {'unknown' if c.observed is None else f'{c.observed:.4g}'}, "
+        f"{c.op} {c.limit:g} is needed"
+        for c in clauses
+    ]
+    return "; ".join(parts)
 
 
 def _broken(check: Check, seen: Seen) -> str:

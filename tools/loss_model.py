@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firstbad.tools.errors import NoData
+from firstbad.tools.ratios import microbatch_rows
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
@@ -102,10 +103,10 @@ class TrainedTokens:
         self._counts = counts
         self._extra: dict[int, float] = {}
         logged = run.signals.get("trained_tokens_mean")
-        rows = run.config.number("per_device_train_batch_size")
         room = []
-        for batch in batches if logged is not None and rows else ():
+        for batch in batches if logged is not None else ():
             count = logged.at(batch.step) if logged is not None else None
+            rows = microbatch_rows(run, batch.step)
             n = counts.rows(batch)
             if count is not None and rows:
                 self._extra[batch.step] = count / rows - float(n.mean())

@@ -8,6 +8,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.ratios import microbatch_rows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
 from firstbad.tools.stats import pearson
@@ -254,7 +255,6 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     """
     trained = run.signals.get("trained_tokens_mean")
     length = run.signals.get("completion_length_mean")
-    rows = run.config.number("per_device_train_batch_size")
     if trained is None or length is None:
         raise NoData("no logged count of trained tokens and mean completion length")
     steps = [int(s) for s in trained.steps if length.at(int(s))]
@@ -262,8 +262,8 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
         raise NoData("trained tokens and mean length share fewer than five steps")
     count = np.array([trained.at(s) for s in steps], float)
     mean = np.array([length.at(s) for s in steps], float)
-    if not rows:
-        rows = float(max(1, round(float(np.median(count / mean)))))
+    guess = float(max(1, round(float(np.median(count / mean)))))
+    rows = np.array([microbatch_rows(run, step) or guess for step in steps])
     ratio = count / (mean * rows)
     off = np.abs(ratio - 1) > 0.02
     start = next(

@@ -7,7 +7,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Run, Signal
+from firstbad.tools.run import FloatArray, Run, Signal
 from firstbad.tools.stats import level_shift
 
 
@@ -25,7 +25,8 @@ class Norms(Dated):
     early_over_late: float
     largest_over_median: float
     shift_factor: float | None
-    """Level after over level before the best single change of the log-norm; None without one."""
+    """Level after over level before the best single change of the norm over the size of the
+    advantages; None without one."""
     shift_size: float | None
     """The larger of that factor and its inverse."""
     factor_named: float | None
@@ -38,7 +39,7 @@ class Norms(Dated):
     kl_first: float | None
     """KL to the reference at step 1, before any update; None where the log begins later."""
     neighbours_still: bool | None
-    """Entropy, length and reward don't move by more than a fifth across the same step."""
+    """Entropy, length, reward and its spread move by less than a fifth across the same step."""
     kl_late: float | None
     """Median KL to the reference over the last third, nats per token."""
     entropy_late_over_early: float | None
@@ -58,12 +59,15 @@ def check_norms(run: Run) -> Measured[Norms]:
         raise NoData("fewer than ten logged gradient norms")
     values = signal.values
     clip = run.config.number("max_grad_norm") or None
-    positive = values[values > 0]
+    # The gradient goes with the size of the advantages: their fall is no factor of the pipeline.
+    contrast = _contrast(run, signal)
+    used = (values > 0) & (contrast > 0.1)
+    positive = values[used] / contrast[used]
     shift = level_shift(np.log(positive), margin=10) if len(positive) >= 20 else None
     strong = shift is not None and shift.sds > 1.5 and abs(shift.after - shift.before) > 0.45
     factor = float(np.exp(shift.after - shift.before)) if shift and strong else None
     at = shift.index if shift and strong else None
-    steps = signal.steps[values > 0]
+    steps = signal.steps[used]
     early, _, late = np.array_split(values, 3)
     kl = run.signals.get("kl_ref")
     entropy = run.signals.get("entropy")
@@ -95,6 +99,17 @@ def check_norms(run: Run) -> Measured[Norms]:
     return Measured(metrics, text, sources=run.sources, signal="level of the gradient norm")
 
 
+def _contrast(run: Run, signal: Signal) -> FloatArray:
+    """Root mean square of the advantages at each step of a signal; 1 where they are not written."""
+    found = np.ones(len(signal.steps))
+    known = set(run.rollouts.steps.tolist())
+    for i, step in enumerate(signal.steps.tolist()):
+        advantage = run.rollouts.batch(step).advantage if step in known else None
+        if advantage is not None and np.isfinite(advantage).all() and len(advantage):
+            found[i] = float(np.sqrt(np.mean(advantage**2)))
+    return found
+
+
 def _moving(run: Run, signal: Signal) -> list[bool]:
     """Whether the learning rate is above 0 (or unknown) at each step of a signal."""
     rate = run.signals.get("learning_rate")
@@ -124,7 +139,7 @@ def _named(factor: float | None) -> float | None:
 
 
 def _still(run: Run, step: int) -> bool:
-    names = ("entropy", "completion_length_mean", "reward_mean")
+    names = ("entropy", "completion_length_mean", "reward_mean", "reward_std")
     for signal in (run.signals.get(n) for n in names):
         if signal is None:
             continue

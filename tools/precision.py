@@ -28,6 +28,9 @@ class Grid(Dated):
     """Share of captured log-probs that lie on the bfloat16 grid."""
     coarse_excess: float
     """That share less the one expected by chance in the storage type (0.125 in float16)."""
+    storage_coarse: bool | None
+    """Advantages, which no log-softmax touches, lie on the grid as well: the dump was stored in
+    bfloat16, which says nothing of the computation. None where there are too few."""
     excess_worst: float
     """The same for the capture where it is largest."""
 
@@ -58,6 +61,7 @@ def check_precision(run: Run) -> Measured[Grid]:
         n_values=total,
         coarse_share=round(hits / total, 6),
         coarse_excess=round(hits / total - chance, 6),
+        storage_coarse=_storage_coarse(run),
         excess_worst=max(r[3] for r in rows),
         last_good_step=good[-1] if good else None,
         first_bad_step=bad[0] if bad else None,
@@ -88,15 +92,32 @@ def _coarse(run: Run, capture: Capture) -> tuple[int, int, float]:
     if capture.storage_dtypes.get("logp_new") in ("bfloat16", "bf16"):
         return 0, 0, 0.0  # the storage itself is coarse: nothing can be read off it
     real = completion_end(run, capture).real
-    values: npt.NDArray[np.generic] = np.asarray(raw)
-    if values.shape != real.shape or values.dtype not in (np.float16, np.float32):
+    values = np.asarray(raw)
+    return _on_grid(values[real]) if values.shape == real.shape else (0, 0, 0.0)
+
+
+def _on_grid(values: npt.NDArray[np.generic]) -> tuple[int, int, float]:
+    """Distinct values on the bfloat16 grid, distinct values, and the share expected by chance.
+
+    Distinct values of a usable size: a policy that is sure repeats a few, and the smallest ones
+    have hardly any bits left in float16.
+    """
+    if values.dtype not in (np.float16, np.float32):
         return 0, 0, 0.0
-    values = values[real]
-    # Distinct values of a usable size: a policy that is sure repeats a few, and the smallest ones
-    # have hardly any bits left in float16.
-    values = np.unique(values[np.isfinite(values) & (np.abs(values) > SMALLEST)])
+    numbers = np.asarray(values, np.float64)
+    values = np.unique(values[np.isfinite(numbers) & (np.abs(numbers) > SMALLEST)])
     if values.dtype == np.float16:
         bits = values.view(np.uint16) & np.uint16((1 << FLOAT16_OVER_BF16_BITS) - 1)
         return int((bits == 0).sum()), len(values), 0.125
     wide = values.view(np.uint32) & np.uint32((1 << BF16_DROPPED_BITS) - 1)
     return int((wide == 0).sum()), len(values), 0.0
+
+
+def _storage_coarse(run: Run) -> bool | None:
+    hits = total = 0
+    for capture in run.captures:
+        advantage = capture.arrays.get("advantage")
+        if advantage is not None:
+            found, n, _ = _on_grid(np.asarray(advantage).ravel())
+            hits, total = hits + found, total + n
+    return hits > 0.9 * total if total >= 30 else None

@@ -155,3 +155,17 @@ def _growth(engine: Signal | None) -> float | None:
 def _before(steps: list[int], first: int | None) -> int | None:
     earlier = [s for s in steps if first is None or s < first]
     return earlier[-1] if earlier else None
+
+
+def microbatch_rows(run: Run, step: int) -> float | None:
+    """Rows of one micro-batch at a step: the step's own rows where they are written, else config.
+
+    None where the config doesn't say how many micro-batches there are.
+    """
+    rows = run.config.number("per_device_train_batch_size")
+    generated = run.config.number("generation_batch_size")
+    if not rows:
+        return None
+    if generated and step in run.rollouts.steps:
+        return len(run.rollouts.batch(step)) * rows / generated
+    return rows

@@ -28,6 +28,9 @@ class Recomputed(Dated):
     """Of pairs that differ by more than 0.002 plus 0.2 %."""
     worst_signal_share: float
     """The same share, for the signal that differs most often."""
+    share_differs_shifted: float
+    """The same share for that signal when rollouts are stored one step early or late, whichever
+    fits better: near 0 where only the step label is off by one."""
     largest_difference: float
     zero_std_logged_mean: float | None
     zero_std_recomputed_mean: float | None
@@ -64,7 +67,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     if not pairs:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
     differ = {
-        name: [p for p in found if abs(p[1] - p[2]) > TOLERANCE * (1 + abs(p[2]))]
+        name: [p for p in found if abs(p[1] - p[2]) > _tolerance(found) * (1 + abs(p[2]))]
         for name, found in pairs.items()
     }
     n = sum(len(found) for found in pairs.values())
@@ -80,6 +83,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         n_signals=len(pairs),
         share_differs=round(len(bad) / n, 6),
         worst_signal_share=round(len(differ[worst]) / len(pairs[worst]), 6),
+        share_differs_shifted=round(_shifted(pairs[worst]), 6),
         largest_difference=round(max(abs(a - b) for f in pairs.values() for _, a, b in f), 6),
         zero_std_logged_mean=round(float(z[:, 0].mean()), 6) if len(z) else None,
         zero_std_recomputed_mean=round(float(z[:, 1].mean()), 6) if len(z) else None,
@@ -103,6 +107,26 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         sources=run.rollouts.sources,
         signal=f"logged {worst}" if bad else "",
     )
+
+
+def _tolerance(pairs: list[tuple[int, float, float]]) -> float:
+    """Half a unit of the last digit that the log writes, and never below the common tolerance."""
+    logged = np.array([p[1] for p in pairs])
+    for digits in range(4):
+        if np.allclose(logged * 10**digits, np.round(logged * 10**digits), atol=1e-6):
+            return max(TOLERANCE, 0.51 * 10.0**-digits)
+    return TOLERANCE
+
+
+def _shifted(pairs: list[tuple[int, float, float]]) -> float:
+    logged, value = np.array([p[1:] for p in pairs]).T
+    limit = _tolerance(pairs)
+    shares = [
+        float((np.abs(a - b) > limit * (1 + np.abs(b))).mean())
+        for a, b in ((logged[1:], value[:-1]), (logged[:-1], value[1:]))
+        if len(a)
+    ]
+    return min(shares, default=1.0)
 
 
 def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:

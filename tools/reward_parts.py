@@ -206,21 +206,26 @@ def _factor(a: float, b: float) -> float:
 
 
 def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
-    """Largest value over the usual largest, rows that hold such values, index of the first."""
+    """Largest weighted value over the usual size of the total, rows that hold such, first index.
+
+    Only values that are new: what a part gives in the first fifth of the run is how it was built.
+    """
+    weights = reward_weights(run, len(parts))
+    weighted = [
+        abs(float(w)) * p.largest
+        for w, p in zip(np.ones(len(parts)) if weights is None else weights, parts, strict=True)
+    ]
+    usual = max(sum(float(np.median(v)) for v in weighted), 1e-9)
     best, rows, at = 1.0, 0, None
-    for part in parts:
-        usual = float(np.quantile(part.largest, 0.5))
-        if usual <= 0:
-            usual = 1.0
-        over = part.largest > 10 * usual
+    for part, values in zip(parts, weighted, strict=True):
+        known = float(values[: max(5, len(values) // 5)].max())
         # A value that most rows hold is a new scale, not an outlier.
-        over &= part.size < 0.5 * part.largest
+        over = (values > 10 * max(usual, known)) & (part.size < 0.5 * part.largest)
         if over.any():
             first = int(np.argmax(over))
-            factor = float(part.largest.max() / usual)
-            if factor > best:
-                best, at = factor, first if at is None else min(at, first)
-                rows = int(part.extreme[over].sum())
+            at = first if at is None else min(at, first)
+            best = max(best, float(values.max()) / usual)
+            rows += int(part.extreme[over].sum())
     return best, rows, at
 
 

@@ -156,11 +156,12 @@ def _largest_jump(
     """Largest factor between neighbours after the warm-up, beyond the schedule's own."""
     usable = (rate[1:] > 0) & (rate[:-1] > 0) & (steps[:-1] > warm + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        moved = np.log(rate[1:] / rate[:-1])
-        if expected is not None:
+        moved = np.abs(np.log(rate[1:] / rate[:-1]))
+        if expected is not None:  # both the rate and its distance to the schedule must jump
             planned = np.log(expected[1:] / expected[:-1])
-            moved = moved - np.where(np.isfinite(planned), planned, 0.0)
-    size = np.where(usable, np.abs(moved), 0.0)
+            beyond = np.log(rate[1:] / rate[:-1]) - np.where(np.isfinite(planned), planned, 0.0)
+            moved = np.minimum(moved, np.abs(beyond))
+    size = np.where(usable, moved, 0.0)
     # The last steps of a decay to 0 change by large factors of almost nothing.
     size[rate[:-1] < 0.1 * rate.max()] = 0.0
     dropped = (rate[1:] == 0) & (rate[:-1] > 0.1 * rate.max())

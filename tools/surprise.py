@@ -241,9 +241,9 @@ def _kl_gap(dumps: list[_Dump]) -> tuple[float | None, float | None]:
 def _drift_onset(dumps: list[_Dump]) -> tuple[float, float, float] | None:
     """Onset of a gap that grows with the square of the steps since: best, earliest and latest fit.
 
-    None when it does not grow so. Earliest and latest fit less than a tenth worse. Weights that part
-    at a steady pace are apart by a distance that grows with the steps, and KL grows with the square
-    of the distance.
+    None when it does not grow so. Earliest and latest fit less than a tenth worse. Weights that
+    part at a steady pace are apart by a distance that grows with the steps, and KL grows with the
+    square of the distance.
     """
     pairs = [(d.step, float(g.mean())) for d in dumps if (g := _gap(d)) is not None]
     if len(pairs) < 6:

@@ -275,8 +275,20 @@ def make_moves(*moves: tuple[str, int, str]) -> Table:
     """The window's table of signals that moved: signal, first bad step, manner."""
     return Table(
         title="signals that moved",
-        columns=("signal", "last good", "first bad", "manner", "before", "after", "band widths"),
-        rows=tuple((name, step - 1, step, manner, 1.0, 0.0, 9.0) for name, step, manner in moves),
+        columns=(
+            "signal",
+            "last good",
+            "first bad",
+            "manner",
+            "before",
+            "after",
+            "band widths",
+            "sets the window",
+        ),
+        rows=tuple(
+            (name, step - 1, step, manner, 1.0, 0.0, 9.0, name != "step_time")
+            for name, step, manner in moves
+        ),
     )
 
 

@@ -119,15 +119,11 @@ def test_a_bound_and_its_opposite_are_never_of_one_mind(op: str, limit: int, val
     assert Bound.parse(str(bound)) == bound
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the text form keeps six digits: `>= 1234567` is written `>= 1.23457e+06`"
-)
 @pytest.mark.parametrize("text", [">= 1234567", "> 0.12345678"])
 def test_no_digit_is_lost_in_the_text_form(text: str) -> None:
     assert Bound.parse(str(Bound.parse(text))) == Bound.parse(text)
 
 
-@pytest.mark.xfail(strict=True, reason="a number beyond the range of floats becomes inf")
 def test_a_limit_is_finite() -> None:
     with pytest.raises(ValueError, match="number"):
         Bound.parse("> 1e999")

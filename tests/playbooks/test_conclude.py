@@ -96,11 +96,6 @@ def test_a_waiver_that_was_not_needed_is_told(verdict: MakeVerdict) -> None:
     assert any("`probability`" in note for note in found.notes)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a failed window makes no finding and is not inconclusive, so that the verdict reads "
-    "`every layer passed`",
-)
 def test_a_failed_window_is_not_healthy(verdict: MakeVerdict, small: SimpleNamespace) -> None:
     layers = copy.deepcopy(small.LAYERS)
     layers[0]["checks"][0]["gate"][0]["fail_if"] = {"onset.n_signals": "< 2"}
@@ -165,9 +160,6 @@ def test_a_linked_fact_before_a_sampled_bracket_leads(verdict: MakeVerdict) -> N
         assert causes(found)[0] == first
 
 
-@pytest.mark.xfail(
-    strict=True, reason="two findings without a date compare as equal, so that the link leads"
-)
 def test_a_linked_fact_without_a_date_does_not_lead(verdict: MakeVerdict) -> None:
     undated = {"n": 9, "gap": 4.0}, {"n": 9, "jump": 10.0}
     found = verdict(same=undated[0], rate=undated[1])
@@ -375,12 +367,7 @@ def test_a_bracket_is_narrowed_by_an_abrupt_signal_inside_it(
         ("kl", 52, "gradual"),  # a slow move is dated too loosely
         ("kl", 40, "abrupt"),  # at the last good sample: outside
         ("kl", 61, "abrupt"),  # after the first bad one
-        pytest.param(
-            ("step_time", 52, "abrupt"),
-            marks=pytest.mark.xfail(
-                strict=True, reason="step time is in that table, and narrows the bracket too"
-            ),
-        ),
+        ("step_time", 52, "abrupt"),
     ],
 )
 def test_what_does_not_narrow_a_bracket(

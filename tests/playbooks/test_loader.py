@@ -207,7 +207,6 @@ def test_a_problem_outside_the_layers_is_named_by_its_place(
         assert words in text
 
 
-@pytest.mark.xfail(strict=True, reason="these three problems offer nothing of what there is")
 @pytest.mark.parametrize(
     ("path", "value", "offer"),
     [
@@ -274,11 +273,6 @@ def test_yaml_that_is_no_playbook_is_refused(raw: bytes) -> None:
         parse(raw, "mine.yaml")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="two tools in one evidence line break the check itself: a traceback, and no message",
-)
 def test_two_tools_in_one_line_are_refused_with_their_place() -> None:
     two: dict[str, Any] = {"rows": {"check_rows": {}, "check_masks": {}}}
     book = changed((*GROUPS, "evidence"), two)
@@ -289,16 +283,12 @@ def test_two_tools_in_one_line_are_refused_with_their_place() -> None:
     assert any("records" in text for text in found)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="PyYAML keeps the last of two equal keys, so that a bound is lost"
-)
 def test_a_key_that_stands_twice_is_refused() -> None:
     text = yaml.safe_dump(SOUND) + "title: Another\n"
     with pytest.raises(UserError):
         parse(text.encode(), "mine.yaml")
 
 
-@pytest.mark.xfail(strict=True, reason="two layers, or two checks of a layer, may share an id")
 def test_ids_are_given_once() -> None:
     assert problems({**SOUND, "layers": [*SOUND["layers"], SOUND["layers"][1]]})
 

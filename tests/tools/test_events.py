@@ -60,12 +60,7 @@ def test_events_are_grouped_by_text_without_its_digits(
         "scoring failed for 3 of 64 rows",
         "rubric request hit its deadline",
         "verifier timed out after 30 s",
-        pytest.param(
-            "the reward service returned 503.",
-            marks=pytest.mark.xfail(
-                strict=True, reason="a code before a full stop counts as part of a longer number"
-            ),
-        ),
+        "the reward service returned 503.",
     ],
 )
 def test_what_a_scoring_failure_reads_like(make_run: MakeRun, measure: Measure, text: str) -> None:

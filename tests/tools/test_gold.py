@@ -99,14 +99,7 @@ def test_a_weak_policy_is_no_wrong_gold(simulate: MakeRun, measure: Measure) -> 
         ("(1, 2)", "1,2", False),
         ("the blue whale", "blue whale", False),  # one holds the other
         ("7", "8", True),
-        pytest.param(
-            "312",
-            "12",
-            True,
-            marks=pytest.mark.xfail(
-                strict=True, reason="a number that holds another's digits counts as the same"
-            ),
-        ),
+        ("312", "12", True),
     ],
 )
 def test_another_form_of_the_gold_answer_contradicts_nothing(

@@ -84,11 +84,8 @@ def test_cispo_is_no_token_mean_of_advantages(
     missing(TOOL, simulate(1, steps=30, config={"loss_type": "cispo", "beta": 0.0}))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="SAPO's loss at ratio 1 is -2A/temperature (4/t sigmoid(t (ratio - 1)) A in TRL), with "
-    "one temperature for A above 0 and another below: it is not -mean(A)",
-)
+# 4/t sigmoid(t (ratio - 1)) A at ratio 1 is 2A/t, with one temperature t for A above 0 and another
+# below, so the loss is not -mean(A).
 def test_sapo_is_no_sequence_mean_of_advantages(
     simulate: MakeRun, evidence: Callable[..., Evidence], changed: SimpleNamespace
 ) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.run import Capture, Run, Vocabulary
+from firstbad.tools.run import Capture, RolloutBatch, Run, Vocabulary
 
 CHECK, COUNT = "check_masks", "count_trained_tokens"
 ONSET = 31
@@ -336,6 +336,24 @@ def test_the_rows_of_a_micro_batch_are_read_off_where_no_config_tells(
     found = measure(COUNT, make_run(signals=signals))
     assert found["ratio_median"] == 1
     assert found["excess_per_row"] == 0
+
+
+def test_steps_with_fewer_rows_have_fewer_trained_tokens(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace
+) -> None:
+    """Rows that a filter dropped are not in the loss: half the rows, half the tokens."""
+    run = simulate(1, config={"generation_batch_size": 32})
+
+    def fewer(b: RolloutBatch) -> RolloutBatch:
+        kept: RolloutBatch = changed.reorder(b, list(range(16 if b.step >= ONSET else 32)))
+        return kept
+
+    half = np.where(np.arange(1, 61) >= ONSET, 16, 32)
+    length = run.signals.known["completion_length_mean"].values
+    run = changed.relog(changed.rebatch(run, fewer), trained_tokens_mean=half * length)
+    found = measure(COUNT, run)
+    assert found["ratio_median"] == found["ratio_worst"] == 1
+    assert found["first_bad_step"] is None
 
 
 def test_counts_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:

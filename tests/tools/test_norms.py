@@ -100,6 +100,25 @@ def test_what_is_no_change_of_level(simulate: MakeRun, measure: Measure, change:
     assert found["first_bad_step"] is None
 
 
+def test_steps_without_contrast_belong_to_no_level(simulate: MakeRun, measure: Measure) -> None:
+    """Where every group is all right there is hardly a gradient, and that is no new level."""
+
+    def flat(step: float) -> bool:
+        return step >= ONSET and step % 2 == 0
+
+    def edit(d: SimpleNamespace) -> None:
+        if flat(d.step):
+            for part in d.rewards.values():
+                part[:] = 1
+
+    def log(values: Values, steps: Steps) -> None:
+        values["grad_norm_preclip"][[flat(s) for s in steps]] *= 0.001
+
+    found = measure(TOOL, simulate(1, edit=edit, log=log))
+    assert found["shift_factor"] is None
+    assert found["first_bad_step"] is None
+
+
 def test_norms_above_the_clip_value_are_only_counted(simulate: MakeRun, measure: Measure) -> None:
     found = measure(TOOL, simulate(1, config={"max_grad_norm": 0.1}))
     assert found["share_above_clip"] == 1

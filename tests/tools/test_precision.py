@@ -109,6 +109,21 @@ def test_a_policy_that_is_sure_of_itself_is_not_on_the_grid(
     assert found["coarse_share"] < 0.05
 
 
+def test_a_dump_that_was_stored_in_bfloat16_is_told_from_a_computation_in_it(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    """Advantages pass through no log-softmax: where they lie on the grid too, storage is coarse."""
+    fine = sample(1)
+    logp, advantage = bf16(fine.arrays["logp_new"]), np.asarray(fine.arrays["advantage"])
+    for stored, coarse in ((advantage.astype(np.float32), False), (bf16(advantage), True)):
+        made = sample(1, logp_new=logp, advantage=stored)
+        found = measure(TOOL, make_run(captures=[made], vocabulary=words))
+        assert found["coarse_share"] == 1
+        assert found["storage_coarse"] is coarse
+    few = sample(1, logp_new=logp, advantage=np.array([0.5, -0.5] * 32, np.float32))
+    assert measure(TOOL, make_run(captures=[few], vocabulary=words))["storage_coarse"] is None
+
+
 def test_only_completion_tokens_are_looked_at(
     make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:

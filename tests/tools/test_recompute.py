@@ -73,6 +73,33 @@ def test_rounding_of_the_log_is_no_difference(simulate: MakeRun, measure: Measur
     assert found["first_bad_step"] is None
 
 
+@pytest.mark.parametrize("digits", [1, 2])
+def test_a_log_of_few_digits_is_compared_to_half_of_its_last_one(
+    simulate: MakeRun, measure: Measure, digits: int
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_mean"] = np.round(values["reward_mean"], digits)
+
+    assert measure(TOOL, simulate(1, log=log))["share_differs"] == 0
+
+
+@pytest.mark.parametrize("late", [1, -1])
+def test_rollouts_stored_under_the_next_step_are_told_from_wrong_means(
+    simulate: MakeRun, measure: Measure, late: int
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_mean"] = np.roll(values["reward_mean"], late)
+
+    found = measure(TOOL, simulate(1, log=log))
+    assert found["worst_signal_share"] > 0.9
+    assert found["share_differs_shifted"] == 0
+
+    def wrong(values: Values, steps: Steps) -> None:
+        values["reward_mean"] *= 1.5
+
+    assert measure(TOOL, simulate(1, log=wrong))["share_differs_shifted"] > 0.9
+
+
 def test_rows_that_no_part_scored_are_left_out_of_the_mean(
     simulate: MakeRun, measure: Measure
 ) -> None:
@@ -110,6 +137,27 @@ def test_which_spread_is_logged(simulate: MakeRun, measure: Measure, whole: bool
             total = batch.rewards["correct"] + 0.2 * batch.rewards["format"]
             spread[batch.step - 1] = np.std(total, ddof=1)
     assert measure(TOOL, run)["reward_std_is_global"] is whole
+
+
+@pytest.mark.parametrize(("generated", "complete"), [(32, True), (64, False), (None, None)])
+def test_means_over_rows_that_are_not_all_there(
+    simulate: MakeRun, measure: Measure, generated: int | None, complete: bool | None
+) -> None:
+    run = simulate(1, steps=6, config={"generation_batch_size": generated})
+    assert measure(TOOL, run)["rows_complete"] is complete
+
+
+def test_a_total_of_rows_with_gaps_is_not_compared(simulate: MakeRun, measure: Measure) -> None:
+    """How a framework fills a gap in a total differs, so only the parts are compared."""
+
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["format"][::4] = np.nan
+
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_mean"] += 0.1
+
+    found = measure(TOOL, simulate(1, edit=edit, log=log))
+    assert (found["n_signals"], found["share_differs"]) == (2, 0)
 
 
 def test_without_data(make_run: MakeRun, simulate: MakeRun, missing: Callable[..., str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,13 @@ def test_a_tool_says_what_it_measures_and_what_it_cannot_tell(name: str) -> None
     assert "Cannot tell" in tool.description
     assert issubclass(tool.metrics, Metrics)
     assert all(not field.is_required() for field in tool.settings.model_fields.values())
+
+
+@pytest.mark.parametrize("name", list(tools()))
+def test_a_tool_has_a_file_of_tests(name: str, repo: Path) -> None:
+    module = tools()[name].function.__module__.removeprefix("firstbad.tools.")
+    tests = repo / "tests" / "tools" / f"test_{module}.py"
+    assert f'"{name}"' in tests.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", list(tools()))

@@ -114,18 +114,23 @@ def outlier(rows: list[int], value: float, *steps: int) -> Fault:
 @pytest.mark.parametrize("value", [500.0, -500.0])
 def test_single_rows_with_extreme_values(simulate: MakeRun, measure: Measure, value: float) -> None:
     found = measure(TOOL, simulate(1, size=16, edit=outlier([3], value, ONSET, 45)))
-    assert found["outlier_factor"] == 500
+    # Weighted 0.2 x 500 = 100, over the usual total of 1 + 0.2.
+    assert found["outlier_factor"] == pytest.approx(100 / 1.2)
     assert found["outlier_rows"] == 2
     assert found["outlier_step"] == found["first_bad_step"] == ONSET
     assert found["scale_step"] is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="`outlier_rows` counts the steps, not the rows, that hold them"
-)
 def test_rows_are_counted_and_not_steps(simulate: MakeRun, measure: Measure) -> None:
     found = measure(TOOL, simulate(1, size=16, edit=outlier([3, 9], 500.0, ONSET)))
     assert found["outlier_rows"] == 2
+
+
+def test_how_a_part_was_built_is_no_outlier(simulate: MakeRun, measure: Measure) -> None:
+    """A rare bonus of 100 that the reward gives from the start on is the reward as meant."""
+    found = measure(TOOL, simulate(1, size=16, edit=outlier([3], 500.0, *range(2, 60, 4))))
+    assert found["outlier_rows"] == 0
+    assert found["first_bad_step"] is None
 
 
 def test_a_value_nine_times_as_large_is_no_outlier(simulate: MakeRun, measure: Measure) -> None:

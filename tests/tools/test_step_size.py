@@ -62,16 +62,7 @@ def test_all_run_away_together(simulate: MakeRun, measure: Measure) -> None:
     assert found["kl_peak"] == 1.5
     assert found["norm_growth"] == pytest.approx(10, rel=0.2)
     assert found["reward_lost"] > 0.8
-    assert abs(found["first_bad_step"] - ONSET) <= 2
-    assert found["last_good_step"] < found["first_bad_step"]
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="the date is the first step of the window of five whose median is high: two steps early",
-)
-def test_the_date_is_the_step_itself(simulate: MakeRun, measure: Measure) -> None:
-    assert measure(TOOL, simulate(1, log=runaway))["first_bad_step"] == ONSET
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
 
 
 @pytest.mark.parametrize("kept", ["kl_ref", "reward_mean"])

@@ -148,11 +148,6 @@ def test_hot_from_the_start(
     assert found["surprise_late"] > 0.3
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="whichever pool is the larger by chance is taken: half of such runs are dated in their "
-    "middle, with a `quiet` step before it that surprises by as much",
-)
 def test_hot_from_the_start_is_dated_at_the_start(
     make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:
@@ -180,11 +175,6 @@ def test_tokens_after_the_stop_are_not_counted(
     assert measure(TOOL, changed.recapture(run, litter)) == measure(TOOL, run)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the mean over rows of each row's mean weighs short rows up, whose end is a surprise: "
-    "selection, not padding, gives +0.1 nats on-policy; tokens must be pooled",
-)
 def test_rows_with_and_without_padding_do_not_surprise_either(
     make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:

@@ -192,11 +192,6 @@ def test_what_sets_no_window(
     assert found["last_good_step"] is found["first_bad_step"] is None
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the band lies about the median of 40 steps, half of them ago, and not about their "
-    "trend: a steady fall that halves the level in 120 steps is called abrupt at some step",
-)
 def test_a_steady_fall_of_entropy_to_the_half_sets_no_window(
     make_run: MakeRun, measure: Measure
 ) -> None:

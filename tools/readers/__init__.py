@@ -54,6 +54,8 @@ def open_run(ref: str) -> Run:
         raise UserError(f"`{ref}` cannot be read: {error.strerror}") from None
     if reader is not None:
         return reader.read(path)
+    if inside := _runs_inside(path):
+        raise UserError(f"`{path}` is no run, but holds one: name `{path / inside[0]}`")
     looked_for = "; ".join(f"{reader.prefix}: {reader.looks_for}" for reader in READERS)
     raise UserError(f"`{ref}` is not a run that can be read; looked for {looked_for}")
 
@@ -62,10 +64,14 @@ def _refuse_several(path: Path) -> None:
     """Two runs read as one would make a fault of their difference."""
     if not path.is_dir() or trl.recognises(path):
         return
-    inside = sorted(p.name for p in path.iterdir() if trl.recognises(p))
+    inside = _runs_inside(path)
     if len(inside) > 1:
         names = ", ".join(inside[:6]) + (", ..." if len(inside) > 6 else "")
         raise UserError(f"`{path}` holds {len(inside)} runs: {names}; name one of them")
+
+
+def _runs_inside(path: Path) -> list[str]:
+    return sorted(p.name for p in path.iterdir() if trl.recognises(p)) if path.is_dir() else []
 
 
 def _existing(text: str) -> Path:

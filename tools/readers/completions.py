@@ -95,7 +95,8 @@ class _Completions:
         numeric = [
             field.name
             for field in table.schema
-            if pa.types.is_floating(field.type) and field.name not in ("step", *_ADVANTAGE)
+            if (pa.types.is_floating(field.type) or pa.types.is_boolean(field.type))
+            and field.name not in ("step", *_ADVANTAGE)
         ]
         # A reward that no row of the step got is stored as a column of nulls.
         nulls = [f.name for f in table.schema if pa.types.is_null(f.type)]
@@ -121,7 +122,10 @@ def _numbers(table: Any, name: str) -> FloatArray:
     """A column as float64, NaN where a row has no value."""
     import pyarrow as pa
 
-    column = table.column(name).cast(pa.float64())
+    column = table.column(name)
+    if pa.types.is_boolean(column.type):  # a judgement of right or wrong
+        column = column.cast(pa.int8())
+    column = column.cast(pa.float64())
     return np.asarray(column.to_numpy(), np.float64)
 
 
