@@ -50,6 +50,8 @@ class Surprise(Dated):
     drift_onset: float | None
     """Step at which the gap began, if it grows with the square of the steps since (weights that
     part at a steady pace): least squares over the captures."""
+    padding_dependence: float | None
+    """abs(padding_correlation)."""
     padding_correlation: float | None
     """Correlation over rows of abs surprise and number of prompt pad tokens."""
     padding_gap: float | None
@@ -131,6 +133,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         kl_gap_late=gap[0],
         kl_gap_z=gap[1],
         drift_onset=None if drift is None else drift[0],
+        padding_dependence=None if pads[0] is None else abs(pads[0]),
         padding_correlation=pads[0],
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
