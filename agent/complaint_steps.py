@@ -81,7 +81,10 @@ def _steps(text: str) -> Iterator[tuple[int, int, int]]:
 
 def _number(text: str, unit: str | None) -> int | None:
     """A whole number of steps, or None (0.5 is none; 4.1k is)."""
-    value = float(text.replace(",", "")) * {None: 1, "k": 1e3, "千": 1e3, "万": 1e4, "w": 1e4}[unit]
+    digits = text.replace(",", "")
+    if len(digits) > 15:
+        return None
+    value = float(digits) * {None: 1, "k": 1e3, "千": 1e3, "万": 1e4, "w": 1e4}[unit]
     return round(value) if abs(value - round(value)) < 1e-6 else None
 
 

@@ -110,9 +110,13 @@ class Incident:
         names = {f.name for f in fields(IncidentRecord)}
         if set(raw) != names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
-        for name in ("symptoms", "waivers", "refusals"):
-            raw[name] = tuple(raw[name])
-        return IncidentRecord(**raw)
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            return TypeAdapter(IncidentRecord).validate_python(raw)
+        except ValidationError as error:
+            wrong = ", ".join(sorted({f"`{e['loc'][0]}`" for e in error.errors()}))
+            raise UserError(f"`{path}`: not of the expected form at {wrong}") from error
 
     def change(self, **changes: Any) -> IncidentRecord:
         """Write `incident.json` with some fields changed."""
@@ -123,8 +127,12 @@ class Incident:
     def log(self, kind: str, **what: Any) -> None:
         """Append one line to `events.jsonl`: the history of the work, with times."""
         line = json.dumps({"time": _now(), "kind": kind, **what}, ensure_ascii=True)
-        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        path = self.folder / "events.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise UserError(f"`{path}` cannot be written: {error.strerror}") from error
 
     def evidence_ids(self) -> tuple[str, ...]:
         """Ids of the saved evidence, in the order in which they were given."""
@@ -133,7 +141,11 @@ class Incident:
 
     def evidence_text(self, evidence_id: str) -> str:
         """The saved record of one piece of evidence."""
-        return (self.evidence_folder / f"{evidence_id}.json").read_text(encoding="utf-8")
+        path = self.evidence_folder / f"{evidence_id}.json"
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UserError(f"`{path}` cannot be read: {error}") from error
 
     def save_evidence(self, evidence_id: str, text: str) -> None:
         """Write one piece of evidence."""

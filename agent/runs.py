@@ -61,6 +61,8 @@ def open_ref(ref: str, *, shown: str | None = None) -> Run:
     """
     from firstbad.tools.readers import open_run
 
+    if not ref.strip():
+        raise UserError("no RUN was given: expected a path, or a prefix and a path")
     prefix, rest = _parts(ref)
     run = open_run(str(demo_folder(rest)) if prefix == DEMO else ref)
     if shown is None and prefix == DEMO:

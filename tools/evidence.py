@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 Scalar = bool | int | float | str | None
 Status = Literal["measured", "no_data", "error"]
@@ -56,6 +56,15 @@ class Table(Record):
     columns: tuple[str, ...]
     rows: tuple[tuple[Scalar, ...], ...]
     cut_rows: int = 0
+
+    @field_validator("rows")
+    @classmethod
+    def _finite(cls, rows: tuple[tuple[Scalar, ...], ...]) -> tuple[tuple[Scalar, ...], ...]:
+        """A value that is not finite is shown as text: JSON has no word for it."""
+        return tuple(
+            tuple(str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in row)
+            for row in rows
+        )
 
 
 class Source(Record):

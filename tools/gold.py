@@ -15,7 +15,7 @@ from firstbad.tools.stats import raised_stretch
 
 STRONG = 0.6
 """Share of a group that must give one answer before it counts as a consensus."""
-MOSTLY = 0.5
+OFTEN = 0.15
 """Share of contradicted consensus groups beyond which the gold answers are dated as wrong."""
 FEWEST = 20
 SURE_GAIN = 10.0
@@ -110,7 +110,7 @@ def _measured(
     words = [(set(rows[i][1].split()), set(str(rows[i][2]).split())) for i in bad]
     prompts = [set(rows[i][3].lower().split()) for i in bad]
     first = int(steps[stretch.first]) if stretch else None
-    off = bool(wrong[inside].mean() > MOSTLY)
+    off = bool(wrong[inside].mean() > OFTEN)
     metrics = Gold(
         n_groups=len(rows),
         n_consensus=len(agreed),

@@ -134,7 +134,8 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
             if name == outcome:
                 continue
             r = np.nan_to_num(group_correlation(n, values, batch.group))
-            slope = r * group_spread(values, batch.group) / np.maximum(spread_n, 1e-9)
+            spread = np.nan_to_num(group_spread(values, batch.group))
+            slope = r * spread / np.maximum(spread_n, 1e-9)
             parts.setdefault(name, []).extend(r.tolist())
             slopes.setdefault(name, []).extend(slope.tolist())
     paid = max(parts, key=lambda k: float(np.mean(parts[k]))) if parts else None

@@ -89,17 +89,22 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     slope, r = sides[worst]
     factor = _whole_factor(slope)
     accumulation = run.config.number("gradient_accumulation_steps")
-    off = not (0.9 <= slope <= 1.1 and r >= 0.95)
+    wrong_term = joint.policy < 0 or (joint.kl is not None and joint.kl < 0.5)
+    off = not (0.9 <= slope <= 1.1 and r >= 0.95) or wrong_term
+    if off and not cut:
+        cut = _right_until(terms)
+        worst = 1 if cut else 0
+        side = terms.cut(slice(cut, n))
     metrics = LossIdentity(
         n_steps=n,
         slope=whole[0],
         correlation=whole[1],
-        slope_before=sides[0][0] if cut else None,
-        slope_after=sides[1][0] if cut else None,
+        slope_before=sides[0][0] if len(sides) == 2 else None,
+        slope_after=sides[1][0] if len(sides) == 2 else None,
         slope_worst=slope,
         slope_deviation=round(max(slope, 1 / slope) - 1, 4) if slope > 0.05 else 10.0,
-        correlation_before=sides[0][1] if cut else None,
-        correlation_after=sides[1][1] if cut else None,
+        correlation_before=sides[0][1] if len(sides) == 2 else None,
+        correlation_after=sides[1][1] if len(sides) == 2 else None,
         correlation_least=min(abs(s[1]) for s in sides),
         factor=factor,
         factor_is_accumulation=(
@@ -194,6 +199,34 @@ def _slope_change(terms: LossTerms) -> int:
     cut = int(cuts[best])
     slopes = xy[cut - 1] / xx[cut - 1], right_xy[best] / right_xx[best]
     return cut if abs(slopes[0] - slopes[1]) > 0.1 * max(map(abs, slopes)) else 0
+
+
+def _right_until(terms: LossTerms) -> int:
+    """Index up to which the recomputed loss is simply right, and after which it is not; 0: nowhere.
+
+    The part before is held against the recomputed loss itself, the part after against its best
+    joint fit. KL is small early on, so a term that turns shows late and in no slope.
+    """
+    n, margin = len(terms.logged), FEWEST
+    if n < 3 * margin:
+        return 0
+    rest = (terms.logged - terms.predicted) ** 2
+    before = np.cumsum(rest)
+    best, error = 0, float(_left(terms))
+    for cut in np.unique(np.linspace(margin, n - margin, 200).astype(int)):
+        total = float(before[cut - 1]) + _left(terms.cut(slice(int(cut), n)))
+        if total < (error if best else 0.8 * error):
+            best, error = int(cut), total
+    return best
+
+
+def _left(terms: LossTerms) -> float:
+    """Squared error of the joint fit."""
+    columns = {"policy": terms.policy}
+    if np.ptp(terms.kl) > 0:
+        columns["kl"] = terms.kl
+    _, rest = _least_squares(columns, terms.logged)
+    return float((rest**2).sum())
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
     rise = None
     if terms.entropy is not None:
         cut = start if start else third
-        rise = round(float(terms.entropy[-third:].mean() / terms.entropy[:cut].mean()), 4)
+        before = float(terms.entropy[:cut].mean())
+        rise = round(float(terms.entropy[-third:].mean()) / before, 4) if before else None
     metrics = LossTermsFound(
         n_steps=len(rest),
         entropy_term=found is not None,

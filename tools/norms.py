@@ -30,7 +30,7 @@ class Norms(Dated):
     shift_size: float | None
     """The larger of that factor and its inverse."""
     factor_named: float | None
-    """That factor where it is a whole number (or inverse) within 6 %."""
+    """That factor where it is a whole number (or inverse) within 10 %."""
     zero_share: float
     """Of steps with a learning rate above 0: the norm is exactly 0."""
     kl_still_share: float | None
@@ -133,12 +133,17 @@ def _named(factor: float | None) -> float | None:
         return None
     larger = max(factor, 1 / factor)
     whole = round(larger)
-    if whole < 2 or abs(larger - whole) > 0.06 * whole:
+    if whole < 2 or abs(larger - whole) > 0.1 * whole:
         return None
     return float(whole) if factor > 1 else round(1.0 / whole, 6)
 
 
 def _still(run: Run, step: int) -> bool:
+    kl = run.signals.get("kl_ref")
+    if kl is not None:
+        near, far = kl.between(step - 10, step - 1), kl.between(step, step + 19)
+        if len(near) and len(far) and np.median(far) > max(0.05, 3 * float(np.median(near))):
+            return False
     names = ("entropy", "completion_length_mean", "reward_mean", "reward_std")
     for signal in (run.signals.get(n) for n in names):
         if signal is None:

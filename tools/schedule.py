@@ -52,6 +52,8 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
     expected = expected_rate(run, steps.astype(float))
     warm = _warmup(run) if expected is not None else max(_warmup(run), _ramp(rate, steps))
     jump, at = _largest_jump(rate, expected, steps.astype(float), warm)
+    if "restart" in (run.config.text("lr_scheduler_type") or ""):
+        jump, at = 1.0, None  # jumps are its nature
     off = _off(rate, expected, jump, at)
     first = int(np.argmax(off)) if off.any() else None
     factor = 1.0
@@ -163,7 +165,7 @@ def _largest_jump(
             moved = np.minimum(moved, np.abs(beyond))
     size = np.where(usable, moved, 0.0)
     # The last steps of a decay to 0 change by large factors of almost nothing.
-    size[rate[:-1] < 0.1 * rate.max()] = 0.0
+    size[np.maximum(rate[:-1], rate[1:]) < 0.1 * rate.max()] = 0.0
     dropped = (rate[1:] == 0) & (rate[:-1] > 0.1 * rate.max())
     size[dropped] = math.log(1e6)
     at = int(np.argmax(size)) if len(size) else 0

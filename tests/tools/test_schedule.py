@@ -191,6 +191,17 @@ def test_an_unknown_schedule_is_compared_with_itself(make_run: MakeRun, measure:
     assert measure(TOOL, make_run(signals={"learning_rate": rate}))["first_bad_step"] == 41
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="without a schedule a jump near the end of a decay is left out, and its own last "
+    "step is taken for it",
+)
+def test_a_jump_late_in_an_unknown_decay(make_run: MakeRun, measure: Measure) -> None:
+    rate = rates("linear")
+    rate[112:] *= 10
+    assert measure(TOOL, make_run(signals={"learning_rate": rate}))["first_bad_step"] == 113
+
+
 def test_a_warm_up_that_no_config_states_is_no_jump(make_run: MakeRun, measure: Measure) -> None:
     rate = rates("constant_with_warmup", warm=12)
     found = measure(TOOL, make_run(signals={"learning_rate": rate}))

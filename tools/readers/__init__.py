@@ -71,7 +71,21 @@ def _refuse_several(path: Path) -> None:
 
 
 def _runs_inside(path: Path) -> list[str]:
-    return sorted(p.name for p in path.iterdir() if trl.recognises(p)) if path.is_dir() else []
+    """Runs in a folder, by relative path, up to three levels down and 2,000 folders in all."""
+    found: list[str] = []
+    level = [path] if path.is_dir() else []
+    looked = 0
+    for _ in range(3):
+        below: list[Path] = []
+        for folder in level:
+            for child in sorted(folder.iterdir()):
+                looked += 1
+                if looked > 2000 or child.is_symlink() or not child.is_dir():
+                    continue
+                below.append(child)
+        found += [str(p.relative_to(path)) for p in below if trl.recognises(p)]
+        level = [p for p in below if not trl.recognises(p)]
+    return sorted(found)
 
 
 def _existing(text: str) -> Path:

@@ -1,0 +1,96 @@
+"""Runs whose fault is in prompts, gold answers, rows or the cap on length."""
+
+from __future__ import annotations
+
+from firstbad.evals.trl_runs.plan import M2, M3, Run, Segment, fault, on, resumed, rows, wrong_gold
+from firstbad.evals.trl_runs.task import WarmStart
+
+DATA: tuple[Run, ...] = (
+    fault(
+        "tapir",
+        42,
+        "id.rows",
+        60,
+        "The reward matrix is shifted by one row against the completions.",
+        "After step 60 it stops learning and gets slowly worse.",
+        start=M2,
+        trainer="ShiftedRows",
+    ),
+    fault(
+        "ibis",
+        43,
+        "id.rows",
+        55,
+        "Correctness scores come back in a random row order.",
+        "Reward has been flat since the middle of the run, nothing in the config changed.",
+        trainer="ScrambledRows",
+    ),
+    fault(
+        "dingo",
+        44,
+        "data.wrong_gold",
+        None,
+        "Gold answers in the training file belong to the row before.",
+        "Correctness is near zero from the first step, the model can't learn the task.",
+        start=M2,
+        segments=on(wrong_gold()),
+    ),
+    fault(
+        "wombat",
+        45,
+        "data.wrong_gold",
+        61,
+        "The second data file, used since the resume, has the gold answers of the row before.",
+        "After we switched to the second data file correctness collapsed (seen at step 70).",
+        segments=resumed(Segment(rows=wrong_gold())),
+    ),
+    fault(
+        "crane",
+        51,
+        "collapse.all_right",
+        None,
+        "The prompts have 1 or 2 digits only: nearly all groups are all right.",
+        "Loss is about zero and the model doesn't improve.",
+        start=WarmStart(seed=1, digits=(1, 6), digit_noise=0.02, form_noise=0.02),
+        segments=on(rows(1, 2)),
+    ),
+    fault(
+        "mole",
+        52,
+        "collapse.all_wrong",
+        None,
+        "The prompts have 10 to 12 digits, which the model never solves.",
+        "Correctness stays at 0, is the verifier broken?",
+        start=M2,
+        segments=on(rows(10, 12)),
+    ),
+    fault(
+        "egret",
+        53,
+        "cfg.completion_cap",
+        None,
+        "max_completion_length is 9, so nearly every answer is cut.",
+        "Reward hardly moves and the answers look incomplete.",
+        config={"max_completion_length": 9},
+    ),
+    fault(
+        "gull",
+        67,
+        "data.sampling",
+        45,
+        "The sampler is re-seeded per batch: one prompt fills a batch and returns for 5 steps.",
+        "The reward curve became very jumpy in the second half.",
+        trainer="StuckSampler",
+        fault={"keep": 5},
+    ),
+    fault(
+        "elk",
+        104,
+        "data.wrong_gold",
+        None,
+        "35 % of the gold answers belong to the row before.",
+        "Correctness plateaus around a half and gets no better.",
+        start=M3,
+        segments=on(wrong_gold(share=0.35)),
+    ),
+)

@@ -1,0 +1,90 @@
+"""Faults of the log-probs: real changes in how TRL's trainer computes or keeps them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
+
+
+class CoarseLogProbs(LoggedGRPOTrainer):
+    """Log-probs and entropies are reduced and subtracted in bfloat16."""
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any
+    ) -> Any:
+        if not self.acting:
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, **kwargs
+            )
+        logits = model(input_ids=input_ids, attention_mask=attention_mask).logits
+        kept = logits[:, -logits_to_keep - 1 : -1] / self.temperature
+        logps = torch.log_softmax(kept.bfloat16(), dim=-1)
+        picked = logps.gather(-1, input_ids[:, -logits_to_keep:, None]).squeeze(-1)
+        entropies = -(logps.exp() * logps).sum(-1)
+        absent = attention_mask[:, -logits_to_keep:] == 0
+        scored = picked.masked_fill(absent, 0), entropies.masked_fill(absent, 0).detach()
+        if kwargs.get("compute_entropy"):
+            self._scored = [x.detach().float() for x in scored]
+        return *scored, None
+
+
+class StaleOldLogProbs(LoggedGRPOTrainer):
+    """The old log-probs are taken from a copy of the policy that is refreshed too rarely."""
+
+    stale: Any = None
+
+    def _finish_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.acting:
+            if self.stale is None or self.step_now % self.fault["refresh"] == 0:
+                self.stale = copy.deepcopy(self.model)
+            batch["old_per_token_logps"] = self._score_again(self.stale, batch)
+        return batch
+
+
+class _OtherPositions(LoggedGRPOTrainer):
+    """The trainer's forward gets position ids that are not those of the sampler."""
+
+    def _positions(self, mask: Any, width: int) -> Any:
+        raise NotImplementedError
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any
+    ) -> Any:
+        plain, target = model.forward, self.accelerator.unwrap_model(model)
+
+        def forward(*args: Any, **passed: Any) -> Any:
+            mask = passed["attention_mask"]
+            positions = self._positions(mask, mask.size(1) - logits_to_keep)
+            return plain(*args, position_ids=positions, **passed)
+
+        if self.acting:
+            target.forward = forward
+        try:
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, **kwargs
+            )
+        finally:
+            if self.acting:
+                target.forward = plain
+
+
+class PaddedPositions(_OtherPositions):
+    """Prompt positions skip the padding, completion positions go on from the padded width."""
+
+    def _positions(self, mask: Any, width: int) -> Any:
+        positions = torch.arange(mask.size(1)).repeat(mask.size(0), 1)
+        positions[:, :width] = (mask[:, :width].cumsum(1) - 1).clamp(min=0)
+        return positions
+
+
+class OnePosition(_OtherPositions):
+    """Positions are counted over the prompt's mask, so all completion tokens share the last one."""
+
+    def _positions(self, mask: Any, width: int) -> Any:
+        counted = mask.clone()
+        counted[:, width:] = 0
+        return (counted.cumsum(1) - 1).clamp(min=0)

@@ -1,0 +1,83 @@
+"""Faults of the loss and of gradient accumulation: real changes in TRL's loss and training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
+
+
+class UnscaledAccumulation(LoggedGRPOTrainer):
+    """The loss is not divided by the accumulation steps any more."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        loss = super()._loss_of(model, inputs)
+        return loss * self.args.gradient_accumulation_steps if self.acting else loss
+
+
+class LostMicroBatch(LoggedGRPOTrainer):
+    """Gradients are zeroed between micro-batches, so only the last one reaches the step."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """One micro-batch."""
+        if self.acting:
+            model.zero_grad()
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+class KlSign(LoggedGRPOTrainer):
+    """The KL term enters the loss with the wrong sign."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        self.beta = -self.args.beta if self.acting else self.args.beta
+        return super()._loss_of(model, inputs)
+
+
+class AdvantageSign(LoggedGRPOTrainer):
+    """The loss forgets its minus sign: advantages act negated."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        if self.acting:
+            inputs = {**inputs, "advantages": -inputs["advantages"]}
+        return super()._loss_of(model, inputs)
+
+
+class EntropyBonus(LoggedGRPOTrainer):
+    """An entropy bonus that no config names is in the loss."""
+
+    bonus: Any = None
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if kwargs.get("compute_entropy"):
+            self.bonus = scored[1]
+        return scored
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        loss = super()._loss_of(model, inputs)
+        if not self.acting:
+            return loss
+        mask = inputs["completion_mask"]
+        mean = (self.bonus * mask).sum() / mask.sum()
+        return loss - self.fault["coefficient"] * mean / self.args.gradient_accumulation_steps
+
+
+class LateClamp(LoggedGRPOTrainer):
+    """A sequence weight exp(sum of log-ratios) in half precision is clamped only after the exp."""
+
+    live_logps: Any = None
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if kwargs.get("compute_entropy"):
+            self.live_logps = scored[0]
+        return scored
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        loss = super()._loss_of(model, inputs)
+        if not self.acting:
+            return loss
+        drift = self.live_logps - inputs["ref_per_token_logps"]
+        whole = (drift * inputs["completion_mask"]).sum(1)
+        weight = whole.half().exp().clamp(max=1.0).float()
+        return loss - self.fault["coefficient"] * weight.mean()
