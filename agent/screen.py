@@ -84,6 +84,10 @@ def _to_do(verdict: Verdict) -> Iterator[str]:
         rows.append((leading.remedy_kind, _clean(leading.remedy)))
         if verdict.resume_from:
             rows.append(("resume from", f"{verdict.resume_from}, saved before the first bad step"))
+        elif verdict.first_bad.from_start:
+            rows.append(("resume from", "nowhere: there is no good step, start again"))
+        else:
+            rows.append(("resume from", "no checkpoint before the first bad step was found"))
         if leading.dilutes:
             rows.append(("only dilutes", _clean(leading.dilutes)))
     for request in verdict.requests[:REQUESTS] if verdict.outcome != "healthy" else ():

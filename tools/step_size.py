@@ -97,9 +97,9 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         last_good_step=None if first is None or first <= int(steps[0]) else first - 1,
         from_start=first is not None and first <= int(steps[0]) + NEAR and not jump,
     )
-    parts = [f"gradient norm grows {growth:.2g}-fold at most" if growth else ""]
+    parts = [f"gradient norm reaches {growth:.2g} times its first level" if growth else ""]
     if kl_peak is not None:
-        parts.append(f"KL peaks at {kl_peak:.3g} nats per token")
+        parts.append(f"KL reaches {kl_peak:.3g} nats per token (median of five steps)")
     if lost is not None and (runaway or reuse):
         parts.append(f"{100 * lost:.0f} % of the best reward level is lost at the end")
     return Measured(

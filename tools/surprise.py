@@ -96,7 +96,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         )
     cut = _best_cut(dumps)
     gap = _kl_gap(dumps[cut:])
-    growth = _growth(dumps[cut:])
+    growth = max((g for g in (_growth(dumps[cut:]), _from_nothing(dumps)) if g), default=None)
     drifts = gap[1] is not None and gap[1] > 3 and growth is not None and growth > DRIFT
     drift = _drift_onset(dumps) if drifts else None
     early, late = (dumps[:cut], dumps[cut:]) if cut else ([], dumps)
@@ -285,6 +285,22 @@ def _growth(late: list[_Dump]) -> float | None:
         return None
     first, second = (float(np.concatenate(g).mean()) for g in gaps)
     return round(second / first, 4) if first > 0.01 else None
+
+
+def _from_nothing(dumps: list[_Dump]) -> float | None:
+    """Growth where the first captures are quiet: the last third of the run over the first third."""
+    if (
+        len(dumps) < 9
+        or abs(float(np.concatenate([d.surprise for d in dumps[:2]]).mean())) > FLOOR / 2
+    ):
+        return None
+    third = len(dumps) // 3
+    early, late = (
+        float(np.concatenate([d.surprise for d in part]).mean())
+        for part in (dumps[:third], dumps[-third:])
+    )
+    steady = all(float(d.surprise.mean()) > FLOOR / 2 for d in dumps[third:])
+    return round(late / early, 4) if steady and early > 0.02 else None
 
 
 def _k_ratio(dumps: list[_Dump]) -> float | None:

@@ -71,10 +71,10 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
         since = (
             ""
             if onset.first_bad is None or onset.from_start
-            else f" after step {step(onset.first_bad)}"
+            else f" from step {step(onset.first_bad)} on"
         )
         at = f" at step {step(seen)}" if seen is not None else ""
-        return f"training has ended{at}: use no checkpoint{since} from it"
+        return f"training has ended{at}: use no checkpoint{since}"
     if onset.from_start:
         return f"the run, if it still trains: every step carries the fault{until}"
     if onset.first_bad is None:

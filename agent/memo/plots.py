@@ -166,13 +166,7 @@ def _bracket(onset: Onset) -> tuple[float, float] | None:
 def _from_tables(verdict: Verdict, evidence: Mapping[str, Evidence]) -> Iterator[tuple[Chart, str]]:
     leading = verdict.leading
     cited = leading.supports if leading else ()
-    layer = [
-        e
-        for check in verdict.checks
-        if leading is not None and check.layer == leading.layer
-        for e in check.evidence
-    ]
-    for id_ in dict.fromkeys([*cited, *layer]):
+    for id_ in dict.fromkeys(cited):
         if (found := evidence.get(id_)) is not None:
             for table in found.tables:
                 if (chart := table_chart(table, verdict)) is not None:

@@ -130,6 +130,7 @@ TRAINER: tuple[Run, ...] = (
         None,
         "In the trainer's forward completion positions are counted from the padded width.",
         "Learning is worse than in the run before we changed the batch code.",
+        start=M2,
         trainer="PaddedPositions",
     ),
     fault(

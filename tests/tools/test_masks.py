@@ -215,9 +215,6 @@ def test_a_wrong_row_is_shown_token_by_token(
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the token table holds NaN, which JSON has not: it comes back as null"
-)
 def test_an_advantage_that_is_nan_is_no_number_of_the_table(
     make_run: MakeRun,
     capture: MakeCapture,

@@ -135,26 +135,14 @@ CONFIGS: dict[str, Mapping[str, object]] = {
     "micro-batches of no rows": {"per_device_train_batch_size": 0},
 }
 
-BREAKS = {
-    "nothing was ever scored": "measure_length_pay stores a slope that is NaN",
-    "everything logged is 0": "find_loss_terms divides by a mean entropy of 0",
-}
-"""Run -> what breaks on it."""
-
 
 @pytest.fixture(name="base", scope="module")
 def _base(simulate: Callable[..., Run]) -> Run:
     return simulate(0, steps=STEPS, dumps=4)
 
 
-def names() -> list[Any]:
-    found = [*SIMULATED, *CAPTURED, *BATCHES, *CONFIGS, "no tokenizer", "resumed at step 1"]
-    return [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=BREAKS[n]))
-        if n in BREAKS
-        else n
-        for n in found
-    ]
+def names() -> list[str]:
+    return [*SIMULATED, *CAPTURED, *BATCHES, *CONFIGS, "no tokenizer", "resumed at step 1"]
 
 
 @pytest.mark.parametrize("name", names())

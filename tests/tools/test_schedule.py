@@ -109,11 +109,6 @@ def test_a_jump_is_dated(make_run: MakeRun, measure: Measure, kind: str, factor:
     assert not found["at_resume"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="neighbours below a tenth of the largest rate are left out, and after a jump by more "
-    "than ten the rate before it is below: no jump is found",
-)
 @pytest.mark.parametrize("factor", [20.0, 100.0, 1e4])
 def test_a_huge_jump_is_a_jump_whether_the_schedule_is_known_or_not(
     make_run: MakeRun, measure: Measure, factor: float
@@ -191,11 +186,6 @@ def test_an_unknown_schedule_is_compared_with_itself(make_run: MakeRun, measure:
     assert measure(TOOL, make_run(signals={"learning_rate": rate}))["first_bad_step"] == 41
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="without a schedule a jump near the end of a decay is left out, and its own last "
-    "step is taken for it",
-)
 def test_a_jump_late_in_an_unknown_decay(make_run: MakeRun, measure: Measure) -> None:
     rate = rates("linear")
     rate[112:] *= 10
