@@ -34,6 +34,40 @@ WITHOUT_A_FAILING_RUN = {
     "reward.form_pay",
 }
 
+# Outcome, leading cause and first bad step of every recorded run: what was done to each stands in
+# tests/runs/README.md, and the two are compared by eye when a run is added.
+LEADING = {
+    "badger": ("incident", "opt.lr_jump", 62),
+    "bison": ("incident", "mask.prompt", 1),
+    "crane": ("incident", "collapse.all_right", 1),
+    "curlew": ("incident", "mask.padding", 40),
+    "dunlin": ("incident", "prob.processed_logprobs", 60),
+    "egret": ("incident", "cfg.completion_cap", 1),
+    "eland": ("incident", "prob.old_logprob_source", 41),
+    "finch": ("incident", "opt.data_reuse", 17),
+    "gull": ("incident", "data.sampling", 45),
+    "hyena": ("incident", "opt.step_too_large", 4),
+    "jackal": ("incident", "reward.hack_length", 1),
+    "kestrel": ("incident", "num.exp_overflow", 16),
+    "lynx": ("incident", "prob.weight_sync", 70),
+    "mole": ("incident", "collapse.all_wrong", 1),
+    "moose": ("incident", "reward.phase_change", 60),
+    "osprey": ("incident", "reward.outlier", 60),
+    "pika": ("incident", "prob.positions", 1),
+    "plover": ("incident", "reward.false_negative", 55),
+    "puffin": ("incident", "reward.false_positive", 55),
+    "quail": ("incident", "opt.kl_constraint", 1),
+    "raven": ("incident", "opt.entropy_bonus", 40),
+    "robin": ("healthy", None, None),
+    "shrew": ("incident", "reward.wrong_group", 60),
+    "siskin": ("healthy", None, None),
+    "stoat": ("incident", "grad.accumulation_scale", 60),
+    "tapir": ("incident", "id.rows", 60),
+    "toad": ("incident", "grad.objective", 60),
+    "vole": ("incident", "num.low_precision_logprob", 1),
+    "wombat": ("incident", "data.wrong_gold", 61),
+}
+
 
 @pytest.fixture(scope="module")
 def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> object:
@@ -61,3 +95,15 @@ def test_a_bound_has_a_case_on_each_side(
 ) -> None:
     assert "pass" in outcomes
     assert ("fail" in outcomes) != (check in WITHOUT_A_FAILING_RUN)
+
+
+@pytest.mark.parametrize("run", sorted(LEADING))
+def test_what_leads_and_since_when(run: str, verdict_of: object) -> None:
+    assert callable(verdict_of)
+    verdict = verdict_of(run)
+    cause = verdict.leading.cause if verdict.leading else None
+    assert (verdict.outcome, cause, verdict.first_bad.first_bad) == LEADING[run]
+
+
+def test_every_recorded_run_has_an_expected_verdict() -> None:
+    assert {folder.name for folder in RUNS.iterdir() if folder.is_dir()} == set(LEADING)
