@@ -297,7 +297,7 @@ def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
             quiet=_int(metrics.get("quiet_step")),
             from_start=bool(metrics.get("from_start")),
         )
-        return _narrow(onset, seen)
+        return onset if metrics.get("gradual") else _narrow(onset, seen)
     return Onset(last_good=None, first_bad=None, signal=STILL_GOING)
 
 

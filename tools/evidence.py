@@ -45,6 +45,8 @@ class Dated(Metrics):
     the onset and marks no step as good."""
     from_start: bool = False
     """True when the first measured step is already outside."""
+    gradual: bool = False
+    """True for what grows from nothing: signals that move later, as its effect, do not date it."""
     sampled: bool = False
     """True when only some steps were measured, so that the onset is a bracket."""
 

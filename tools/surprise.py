@@ -47,6 +47,9 @@ class Surprise(Dated):
     kl_gap_late: float | None
     """mean(k3 - k1) of the late captures, nats: 0 on-policy, grows as sampler and trainer part."""
     kl_gap_z: float | None
+    k1_z_late: float | None
+    """mean(k1) of the late captures over its standard error. KL is never negative, so a value far
+    below 0 shows that the tokens come from another policy, however heavy the tail of k3."""
     drift_onset: float | None
     """Step at which the gap began, if it grows with the square of the steps since (weights that
     part at a steady pace): least squares over the captures."""
@@ -97,7 +100,9 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     cut = _best_cut(dumps)
     gap = _kl_gap(dumps[cut:])
     growth = max((g for g in (_growth(dumps[cut:]), _from_nothing(dumps)) if g), default=None)
-    drifts = gap[1] is not None and gap[1] > 3 and growth is not None and growth > DRIFT
+    k1_z = _k1_z(dumps[cut:])
+    apart = (gap[1] is not None and gap[1] > 3) or (k1_z is not None and k1_z < -3.5)
+    drifts = apart and growth is not None and growth > DRIFT
     drift = _drift_onset(dumps) if drifts else None
     early, late = (dumps[:cut], dumps[cut:]) if cut else ([], dumps)
     pools = {"all": _pool(dumps)}
@@ -132,6 +137,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         k3_late=_mean_k3(late),
         kl_gap_late=gap[0],
         kl_gap_z=gap[1],
+        k1_z_late=k1_z,
         drift_onset=None if drift is None else drift[0],
         padding_dependence=None if pads[0] is None else abs(pads[0]),
         padding_correlation=pads[0],
@@ -141,6 +147,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         quiet_step=quiet if off else None,
         first_bad_step=None if not off else first if worst == "late" else dumps[0].step,
         from_start=off and worst != "late",
+        gradual=drift is not None,
         sampled=True,
     )
     table = Table(
@@ -239,6 +246,13 @@ def _kl_gap(dumps: list[_Dump]) -> tuple[float | None, float | None]:
         return None, None
     values = np.concatenate(gaps)
     return round(float(values.mean()), 6), round(mean_z(values), 4)
+
+
+def _k1_z(dumps: list[_Dump]) -> float | None:
+    found = [d.k1 for d in dumps if d.k1 is not None]
+    if not found or sum(map(len, found)) < POOL:
+        return None
+    return round(mean_z(np.concatenate(found)), 4)
 
 
 def _drift_onset(dumps: list[_Dump]) -> tuple[float, float, float] | None:
