@@ -257,6 +257,11 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     length = run.signals.get("completion_length_mean")
     if trained is None or length is None:
         raise NoData("no logged count of trained tokens and mean completion length")
+    cut = run.signals.get("truncation_rate")
+    if run.config.flag("mask_truncated_completions") and cut is not None and cut.values.any():
+        raise NoData(
+            "truncated completions are left out of the loss (`mask_truncated_completions`)"
+        )
     steps = [int(s) for s in trained.steps if length.at(int(s))]
     if len(steps) < 5:
         raise NoData("trained tokens and mean length share fewer than five steps")
