@@ -12,6 +12,8 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_advantage, group_stats, scale_setting, total_reward
 from firstbad.tools.run import FloatArray, Run
 
+ESTIMATORS = ("advantage_estimator", "adv_estimator", "algorithm.adv_estimator")
+"""Settings that name an estimator other than TRL's."""
 TOLERANCE = 0.02
 """Recomputed advantages agree to float32 and eps; a twentieth of that is already a fault."""
 
@@ -75,8 +77,13 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
     ):
         raise NoData("advantages normalised part by part (`multi_objective_aggregation`)")
     scale = scale_setting(run)
+    named = next((k for k in ESTIMATORS if run.config.values.get(k) is not None), None)
+    if named is not None or run.framework != "trl":
+        said = f"`{named}`: {run.config.values[named]}" if named else f"framework {run.framework}"
+        raise NoData(f"only TRL's group advantage can be recomputed, not that of {said}")
     if scale is None:
         raise NoData("no config that states how advantages are scaled (`scale_rewards`)")
+    full = run.config.number("num_generations")
     steps: list[_Step] = []
     largest, sums, sizes, spreads = 0.0, 0.0, [], []
     tiny = groups = 0
@@ -87,6 +94,8 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
         if total is None or used is None:
             continue
         scored = np.isfinite(total) & np.isfinite(used)
+        if full and np.bincount(batch.group)[np.unique(batch.group)].max() < full:
+            continue  # rows of whole groups are not written
         if scored.sum() < 2:
             continue
         total, used, group = total[scored], used[scored], batch.group[scored]

@@ -32,6 +32,8 @@ class Numbers(Dated):
     """Non-finite values."""
 
     n_captures: int
+    n_unreadable: int
+    """Captures that could not be read, and that no tool could look at."""
     n_values: int
     n_signals: int
     nonfinite_captured: int
@@ -84,6 +86,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     low = run.config.flag("fp16") or run.config.flag("bf16")
     metrics = Numbers(
         n_captures=captures,
+        n_unreadable=len(run.captures.unreadable),
         n_values=values,
         n_signals=len(run.signals.known),
         nonfinite_captured=in_captures,
@@ -102,6 +105,9 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     )
     text = f"{values} captured values and {len(run.signals.known)} signals: "
     text += f"first non-finite is `{first[2]}` at step {first[0]}" if first else "all finite"
+    if run.captures.unreadable:
+        steps_lost = ", ".join(map(str, sorted(run.captures.unreadable)[:6]))
+        text += f"; {len(run.captures.unreadable)} captures cannot be read (step {steps_lost})"
     return Measured(
         metrics,
         text,

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 
 FloatArray = npt.NDArray[np.float64]
@@ -189,6 +190,8 @@ class Captures:
         """`load` reads one step's capture; `keep_bytes` bounds what stays in memory."""
         self.steps: IntArray = np.array(sorted(steps), np.int64)
         self._load = load
+        self.unreadable: dict[int, str] = {}
+        """Why a capture could not be read, by step."""
         self._kept: dict[int, Capture] = {}
         self._room = keep_bytes
 
@@ -197,8 +200,14 @@ class Captures:
         return len(self.steps) > 0
 
     def __iter__(self) -> Iterator[Capture]:
-        """Captures in step order."""
-        return (self.at(int(step)) for step in self.steps)
+        """Captures in step order; those that cannot be read are left out and kept count of."""
+        for step in self.steps.tolist():
+            try:
+                capture = self.at(step)
+            except UserError as error:  # one damaged file must not lose the others
+                self.unreadable.setdefault(step, str(error))
+                continue
+            yield capture
 
     def at(self, step: int) -> Capture:
         """The capture of one step; KeyError when there is none."""
