@@ -87,8 +87,6 @@ class _Judged:
     scored: BoolArray
     """(N,) scored right."""
     form_low: BoolArray
-    order: FloatArray
-    """(N,) place in its step."""
     rows: list[tuple[RolloutBatch, int]]
 
 
@@ -293,7 +291,9 @@ def _top(batches: list[RolloutBatch], name: str) -> float | None:
 
 
 def _judge(batches: list[RolloutBatch], judge: _Judge) -> _Judged:
-    steps, right, scored, low, order = [], [], [], [], []
+    steps: list[int] = []
+    right: list[bool] = []
+    scored, low = [np.empty(0, bool)], [np.empty(0, bool)]
     rows: list[tuple[RolloutBatch, int]] = []
     for batch in batches:
         score = batch.rewards.get(judge.part)
@@ -303,22 +303,18 @@ def _judge(batches: list[RolloutBatch], judge: _Judge) -> _Judged:
         for part, values in batch.rewards.items():
             if part != judge.part and np.isfinite(values).any():
                 form_low |= values < np.nanmax(values) - 1e-6
-        is_top = judge.scored(score)
-        for i, gold in enumerate(batch.gold):
-            if gold is None or not np.isfinite(score[i]):
-                continue
-            steps.append(batch.step)
-            right.append(judge.right(batch.completions[i], gold))
-            scored.append(bool(is_top[i]))
-            low.append(bool(form_low[i]))
-            order.append(i)
-            rows.append((batch, i))
+        known = [gold is not None for gold in batch.gold] & np.isfinite(score)
+        at = np.flatnonzero(known).tolist()
+        steps.extend([batch.step] * len(at))
+        right.extend(judge.right(batch.completions[i], batch.gold[i] or "") for i in at)
+        scored.append(judge.scored(score)[known])
+        low.append(form_low[known])
+        rows.extend((batch, i) for i in at)
     return _Judged(
         np.array(steps, float),
         np.array(right, bool),
-        np.array(scored, bool),
-        np.array(low, bool),
-        np.array(order, float),
+        np.concatenate(scored),
+        np.concatenate(low),
         rows,
     )
 

@@ -10,7 +10,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import expected_rows, group_spread, total_reward
-from firstbad.tools.run import RolloutBatch, Run, Signal
+from firstbad.tools.run import FloatArray, RolloutBatch, Run, Signal
 
 TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
@@ -66,8 +66,9 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         _add_spread(run, batch, zero, stds)
     if not pairs:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
+    tolerance = {name: _tolerance(found) for name, found in pairs.items()}
     differ = {
-        name: [p for p in found if abs(p[1] - p[2]) > _tolerance(found) * (1 + abs(p[2]))]
+        name: [p for p in found if abs(p[1] - p[2]) > tolerance[name] * (1 + abs(p[2]))]
         for name, found in pairs.items()
     }
     n = sum(len(found) for found in pairs.values())
@@ -135,9 +136,13 @@ def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
     unscored = any(not np.isfinite(v).all() for v in batch.rewards.values())
     if total is not None and not unscored:  # how frameworks fill gaps in a total differs
         parts["reward_mean"] = total
-    return {
-        name: float(np.nanmean(v)) if np.isfinite(v).any() else None for name, v in parts.items()
-    }
+    return {name: _mean(values) for name, values in parts.items()}
+
+
+def _mean(values: FloatArray) -> float | None:
+    """Mean of the scored rows."""
+    scored = values[np.isfinite(values)]
+    return float(scored.mean()) if len(scored) else None
 
 
 def _complete(run: Run) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,56 +35,66 @@ def total_reward(run: Run, batch: RolloutBatch) -> FloatArray | None:
     weights = reward_weights(run, len(batch.rewards))
     if weights is None or not batch.rewards:
         return None
-    parts = np.stack(list(batch.rewards.values()), axis=1)
-    total: FloatArray = np.nansum(parts * weights, axis=1)
-    total[np.isnan(parts).all(axis=1)] = np.nan
-    return total
+    key = ("total", *weights.tolist())
+    if key not in batch.derived:
+        parts = np.stack(list(batch.rewards.values()))
+        unscored = np.isnan(parts)
+        total = weights @ np.where(unscored, 0.0, parts)
+        total[unscored.all(axis=0)] = np.nan
+        batch.derived[key] = total
+    return batch.derived[key]
 
 
-@dataclass(frozen=True)
 class GroupStats:
-    """Statistics per group, in order of first appearance of its number; N groups."""
+    """Statistics per group, in order of its number, each computed when asked for.
 
-    index: IntArray
-    """(R,) place of each row's group in the arrays below."""
-    size: IntArray
-    mean: FloatArray
-    spread: FloatArray
-    """Unbiased standard deviation; 0 for groups of one."""
-    low: FloatArray
-    high: FloatArray
+    R rows, N groups. `index` (R,) is the place of each row's group in the other arrays, which are
+    (N,); `size` counts rows.
+    """
+
+    def __init__(self, values: FloatArray, group: IntArray) -> None:
+        """`values` and `group` are (R,)."""
+        self._values = values
+        self.index: IntArray = group
+        self.size: IntArray = np.bincount(group) if len(group) and group.min() >= 0 else group[:0]
+        if not self.size.all() or not len(self.size):  # numbers are left out, or negative
+            _, self.index, self.size = np.unique(group, return_inverse=True, return_counts=True)
+
+    @cached_property
+    def mean(self) -> FloatArray:
+        """(N,)."""
+        return self._sum(self._values) / self.size
+
+    @cached_property
+    def spread(self) -> FloatArray:
+        """(N,) unbiased standard deviation; 0 for groups of one."""
+        squares = self._sum((self._values - self.mean[self.index]) ** 2)
+        spread: FloatArray = np.sqrt(squares / np.maximum(self.size - 1, 1))
+        return spread
+
+    @cached_property
+    def low(self) -> FloatArray:
+        """(N,) least value."""
+        return self._extreme(np.minimum, np.inf)
+
+    @cached_property
+    def high(self) -> FloatArray:
+        """(N,) greatest value."""
+        return self._extreme(np.maximum, -np.inf)
+
+    def _sum(self, values: FloatArray) -> FloatArray:
+        return np.bincount(self.index, weights=values).astype(np.float64, copy=False)
+
+    def _extreme(self, ufunc: np.ufunc, start: float) -> FloatArray:
+        found = np.full(len(self.size), start)
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            ufunc.at(found, self.index, self._values)
+        return found
 
 
 def group_stats(values: FloatArray, group: IntArray) -> GroupStats:
     """Size, mean, unbiased spread and range of each group. `values` and `group` are (R,)."""
-    blocks = _blocks(group)
-    if blocks is not None:  # the common case, many times faster
-        table = values.reshape(-1, blocks)
-        many = np.full(len(table), blocks, np.int64)
-        spread = table.std(axis=1, ddof=1) if blocks > 1 else np.zeros(len(table))
-        index = np.repeat(np.arange(len(table)), blocks)
-        return GroupStats(
-            index, many, table.mean(axis=1), spread, table.min(axis=1), table.max(axis=1)
-        )
-    numbers, index, size = np.unique(group, return_inverse=True, return_counts=True)
-    mean = np.bincount(index, weights=values) / size
-    squares = np.bincount(index, weights=(values - mean[index]) ** 2)
-    low, high = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
-    np.minimum.at(low, index, values)
-    np.maximum.at(high, index, values)
-    spread = np.sqrt(squares / np.maximum(size - 1, 1))
-    return GroupStats(index, size, mean, spread, low, high)
-
-
-def _blocks(group: IntArray) -> int | None:
-    """Rows per group where groups follow each other in equal blocks 0, 1, 2, ...; else None."""
-    if not len(group) or group[0] != 0:
-        return None
-    count = int(group[-1]) + 1
-    size, rest = divmod(len(group), count) if count > 0 else (0, 1)
-    if rest or not np.array_equal(group, np.repeat(np.arange(count), size)):
-        return None
-    return size
+    return GroupStats(values, group)
 
 
 def group_spread(values: FloatArray, group: IntArray) -> FloatArray:

@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.readers.grouping import numbered
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import expected_rows, group_advantage, scale_setting, total_reward
 from firstbad.tools.run import RolloutBatch, Run
@@ -126,19 +127,17 @@ def _follow_prompts(run: Run, batches: list[RolloutBatch]) -> bool | None:
     agree: list[bool] = []
     scale = scale_setting(run)
     for batch in batches:
-        _, by_prompt = np.unique(np.array(batch.prompts, object).astype(str), return_inverse=True)
-        moved = (np.diff(by_prompt) != 0).sum() + 1 != len(np.unique(by_prompt))
-        total = total_reward(run, batch)
-        if not moved or total is None or batch.advantage is None or scale is None:
+        by_prompt = numbered(batch.prompts)
+        moved = np.count_nonzero(np.diff(by_prompt)) != by_prompt.max()
+        total = total_reward(run, batch) if moved else None
+        if total is None or batch.advantage is None or scale is None:
             continue
-        expected = group_advantage(total, by_prompt.astype(np.int64), scale=scale)
+        expected = group_advantage(total, by_prompt, scale=scale)
         agree.extend((np.abs(batch.advantage - expected) < 0.05).tolist())
     return bool(np.mean(agree) > 0.9) if agree else None
 
 
 def _mixed_prompts(batch: RolloutBatch) -> bool:
     """Whether a group holds more than one prompt."""
-    seen: dict[int, str] = {}
-    return any(
-        seen.setdefault(int(g), p) != p for g, p in zip(batch.group, batch.prompts, strict=True)
-    )
+    pairs = set(zip(batch.group.tolist(), batch.prompts, strict=True))
+    return len(pairs) != len({group for group, _ in pairs})

@@ -5,6 +5,7 @@ Steps are optimizer steps. Missing is None or an absent entry, never 0. Numbers 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,8 +40,11 @@ class Signal:
 
     def at(self, step: int) -> float | None:
         """Value at a step, or None."""
-        i = int(np.searchsorted(self.steps, step))
-        return float(self.values[i]) if i < len(self.steps) and self.steps[i] == step else None
+        return self._by_step.get(step)
+
+    @cached_property
+    def _by_step(self) -> dict[int, float]:
+        return dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))
 
     def between(self, first: int, last: int) -> FloatArray:
         """Values with first <= step <= last."""
@@ -101,6 +105,11 @@ class RolloutBatch:
         return len(self.completions)
 
     @cached_property
+    def derived(self) -> dict[object, FloatArray]:
+        """Per-row figures that several tools compute from this batch, kept by what they are."""
+        return {}
+
+    @cached_property
     def words(self) -> FloatArray:
         """(R,) words of each completion."""
         return np.array([len(text.split()) for text in self.completions], np.float64)
@@ -111,18 +120,22 @@ class RolloutBatch:
         return np.array([len(text) for text in self.completions], np.float64)
 
 
+LoadBatches = Callable[[Sequence[int]], Iterator[RolloutBatch]]
+"""Reads the batches of the steps given, in that order; KeyError for a step without rollouts."""
+
+
 class Rollouts:
     """Rollouts by step, read when asked for; a bounded number of batches is kept."""
 
     def __init__(
         self,
         steps: Sequence[int],
-        load: Callable[[int], RolloutBatch],
+        load: LoadBatches,
         *,
         sources: Sequence[Source] = (),
         keep_rows: int = 200_000,
     ) -> None:
-        """`load` reads one step's batch; `keep_rows` bounds what stays in memory."""
+        """`load` may read a few steps ahead; `keep_rows` bounds what stays in memory."""
         self.steps: IntArray = np.array(sorted(steps), np.int64)
         self.sources = tuple(sources)
         self._load = load
@@ -136,20 +149,29 @@ class Rollouts:
 
     def batch(self, step: int) -> RolloutBatch:
         """The rollouts of one step; KeyError when the step has none."""
-        if step in self._kept:
-            return self._kept[step]
-        batch = self._load(step)
-        if self._kept_rows + len(batch) <= self._keep_rows:
-            self._kept[step] = batch
-            self._kept_rows += len(batch)
-        return batch
+        if step not in self._kept:
+            return self._keep(next(self._load([step])))
+        return self._kept[step]
 
     def batches(self, steps: Sequence[int] | IntArray | None = None) -> Iterator[RolloutBatch]:
         """Batches in step order; those that repeat an earlier step's content are left out."""
-        for step in self.steps if steps is None else steps:
-            batch = self.batch(int(step))
+        wanted = [int(step) for step in (self.steps if steps is None else steps)]
+        missing = deque(dict.fromkeys(step for step in wanted if step not in self._kept))
+        loaded = self._load(tuple(missing))
+        for step in wanted:
+            if missing and missing[0] == step:
+                missing.popleft()
+                batch = self._keep(next(loaded))
+            else:
+                batch = self.batch(step)
             if batch.repeats_step is None and len(batch):
                 yield batch
+
+    def _keep(self, batch: RolloutBatch) -> RolloutBatch:
+        if batch.step not in self._kept and self._kept_rows + len(batch) <= self._keep_rows:
+            self._kept[batch.step] = batch
+            self._kept_rows += len(batch)
+        return batch
 
 
 @dataclass(frozen=True)
@@ -341,8 +363,10 @@ class Run:
         return int(steps.max()) if len(steps) else None
 
 
-def _nothing(step: int) -> RolloutBatch:
-    raise KeyError(step)
+def _nothing(steps: Sequence[int]) -> Iterator[RolloutBatch]:
+    for step in steps:
+        raise KeyError(step)
+    yield from ()
 
 
 def _no_capture(step: int) -> Capture:

@@ -82,7 +82,7 @@ def make_run(
         "framework": "trl",
         "signals": Signals(known),
         "config": Config(dict(config or {})),
-        "rollouts": Rollouts(list(batches), batches.__getitem__),
+        "rollouts": Rollouts(list(batches), lambda steps: map(batches.__getitem__, steps)),
         "captures": Captures(list(dumps), dumps.__getitem__),
         "events": tuple(Event(kind, step, text, "train.log") for kind, step, text in events),
     }
@@ -398,7 +398,9 @@ def relog(run: Run, **values: Any) -> Run:
 def rebatch(run: Run, change: Callable[[RolloutBatch], RolloutBatch]) -> Run:
     """The run with each step's rollouts changed."""
     batches = {b.step: b for b in map(change, run.rollouts.batches())}
-    return replace(run, rollouts=Rollouts(list(batches), batches.__getitem__))
+    return replace(
+        run, rollouts=Rollouts(list(batches), lambda steps: map(batches.__getitem__, steps))
+    )
 
 
 def recapture(run: Run, change: Callable[[Capture], Capture]) -> Run:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,10 @@ from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
 _NAME = r"(?:.*/)?completions/[^/]*?(\d+)\.parquet"
 _MIN_BYTES = 12  # magic, footer length, magic
+_UNREADABLE = (UserError, ValueError, NotImplementedError)
+"""Arrow's errors are of the latter two kinds."""
+_THREADS = 2
+_BLOCK_STEPS, _BLOCK_BYTES = 64, 4_000_000
 _ADVANTAGE = ("advantage", "advantages")
 
 
@@ -57,36 +63,82 @@ class _Completions:
         self._answers = answers
         self._group_size = group_size
         self._reward_names = reward_names
+        self._pool = ThreadPoolExecutor(_THREADS)  # Arrow reads outside Python's lock
 
-    def load(self, step: int) -> RolloutBatch:
-        """The batch of one step; empty, with a note, when its file cannot be read."""
+    def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
+        """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
+        for block in self._blocks(steps):
+            tables = list(self._pool.map(self._table, block))
+            # Text columns become Python strings several times faster for many steps at once.
+            read = zip(block, tables, strict=True)
+            for _, alike in groupby(read, key=lambda pair: getattr(pair[1], "schema", None)):
+                yield from self._converted(list(alike))
+
+    def _blocks(self, steps: Sequence[int]) -> Iterator[list[int]]:
+        """Steps to read at a time: few enough for their texts to be small in memory."""
+        block: list[int] = []
+        size = 0
+        for step in steps:
+            block.append(step)
+            size += self._files[step].size
+            if len(block) == _BLOCK_STEPS or size > _BLOCK_BYTES:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
+
+    def _table(self, step: int) -> Any:
+        """The table of a step, or the error that stands in its way."""
         file = self._files[step]
         try:
-            return self._batch(step, read_parquet(file.path, file.name))
-        except (UserError, ValueError, NotImplementedError) as error:  # Arrow's are the latter two
-            self._root.note("file_skipped", f"`{file.name}`: {error}")
-            return RolloutBatch(step, (), (), np.empty(0, np.int64), {})
+            table = read_parquet(file.path, file.name)
+        except _UNREADABLE as error:
+            return error
+        if "completion" not in table.column_names:
+            return UserError(f"`{file.name}` has no column `completion`")
+        return table
 
-    def _batch(self, step: int, table: Any) -> RolloutBatch:
+    def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
+        """Batches of steps whose tables have the same columns; empty ones for what is no table."""
+        try:
+            for _, table in read:
+                if isinstance(table, Exception):
+                    raise table
+            return list(self._batches(read))
+        except _UNREADABLE as error:
+            if len(read) > 1:  # find the file that it is
+                return [batch for one in read for batch in self._converted([one])]
+            [(step, _)] = read
+            self._root.note("file_skipped", f"`{self._files[step].name}`: {error}")
+            return [RolloutBatch(step, (), (), np.empty(0, np.int64), {})]
+
+    def _batches(self, read: Sequence[tuple[int, Any]]) -> Iterator[RolloutBatch]:
+        import pyarrow as pa
+
+        table = pa.concat_tables([table for _, table in read])
         names = set(table.column_names)
-        if "completion" not in names:
-            raise UserError(f"`{self._files[step].name}` has no column `completion`")
         completions = column_texts(table.column("completion"))
-        rows = len(completions)
-        prompts = column_texts(table.column("prompt")) if "prompt" in names else [""] * rows
+        prompts = column_texts(table.column("prompt")) if "prompt" in names else [""] * len(table)
         if shortened := tidy(completions) + tidy(prompts):
-            self._root.note("text_cut", f"`{self._files[step].name}`: {shortened} texts shortened")
-        group, source = group_rows(prompts, self._group_size)
-        return RolloutBatch(
-            step=step,
-            prompts=prompts,
-            completions=completions,
-            group=group,
-            group_source=source,
-            rewards={name: _numbers(table, name) for name in self._rewards(table)},
-            advantage=next((_numbers(table, n) for n in _ADVANTAGE if n in names), None),
-            gold=self._gold(table, prompts),
-        )
+            steps = f"{read[0][0]} to {read[-1][0]}"
+            self._root.note("text_cut", f"steps {steps}: {shortened} texts shortened")
+        rewards = {name: _numbers(table, name) for name in self._rewards(table)}
+        advantage = next((_numbers(table, n) for n in _ADVANTAGE if n in names), None)
+        gold = self._gold(table, prompts)
+        start = 0
+        for step, part in read:
+            rows = slice(start, start := start + len(part))
+            group, source = group_rows(prompts[rows], self._group_size)
+            yield RolloutBatch(
+                step=step,
+                prompts=prompts[rows],
+                completions=completions[rows],
+                group=group,
+                group_source=source,
+                rewards={name: values[rows] for name, values in rewards.items()},
+                advantage=None if advantage is None else advantage[rows],
+                gold=None if gold is None else gold[rows],
+            )
 
     def _rewards(self, table: Any) -> list[str]:
         """Columns of reward functions: those that the metrics name, else all floating ones."""

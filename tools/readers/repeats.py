@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from firstbad.tools.run import RolloutBatch
+from firstbad.tools.run import LoadBatches, RolloutBatch
 
 
 class Repeats:
     """Wraps a loader, and marks a batch with the content of the steps just before it."""
 
-    def __init__(self, steps: Sequence[int], load: Callable[[int], RolloutBatch]) -> None:
-        """`load` reads one step's batch."""
+    def __init__(self, steps: Sequence[int], load: LoadBatches) -> None:
+        """`load` reads batches of `steps`."""
         ordered = sorted(steps)
         self._before = dict(zip(ordered[1:], ordered, strict=False))
         self._load = load
         self._digests: dict[int, bytes] = {}
 
-    def load(self, step: int) -> RolloutBatch:
-        """The batch of one step, with `repeats_step` set when it is a repetition."""
-        batch = self._load(step)
-        own = self._digests[step] = _content(batch)
-        first = None
-        at = self._before.get(step)
-        while len(batch) and at is not None and self._digest(at) == own:
-            first, at = at, self._before.get(at)
-        return batch if first is None else replace(batch, repeats_step=first)
+    def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
+        """The batches of these steps, with `repeats_step` set where one is a repetition."""
+        for batch in self._load(steps):
+            own = self._digests[batch.step] = _content(batch)
+            first = None
+            at = self._before.get(batch.step)
+            while len(batch) and at is not None and self._digest(at) == own:
+                first, at = at, self._before.get(at)
+            yield batch if first is None else replace(batch, repeats_step=first)
 
     def _digest(self, step: int) -> bytes:
         if step not in self._digests:
-            self._digests[step] = _content(self._load(step))
+            self._digests[step] = _content(next(self._load([step])))
         return self._digests[step]
 
 

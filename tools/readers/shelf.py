@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -58,7 +58,10 @@ def shelve(
             batch = replace(batch, gold=answers.of(batch.prompts, batch.prompts))
         return batch
 
-    return Rollouts(list(shelf), Repeats(list(shelf), load).load, sources=sources)
+    def load_all(steps: Sequence[int]) -> Iterator[RolloutBatch]:
+        return map(load, steps)
+
+    return Rollouts(list(shelf), Repeats(list(shelf), load_all).load, sources=sources)
 
 
 def _siblings(files: Sequence[File]) -> list[list[File]]:

@@ -48,6 +48,8 @@ def tidy(texts: list[str]) -> int:
 
     Halves of surrogate pairs, which JSON lets through and no file can hold, are replaced.
     """
+    if all(map(str.isascii, texts)) and max(map(len, texts), default=0) <= MAX_CHARACTERS:
+        return 0
     count = 0
     for i, text in enumerate(texts):
         if len(text) > MAX_CHARACTERS:
@@ -78,7 +80,7 @@ def column_texts(column: Any) -> list[str]:
     if contents is None:
         return [canonical_text(value) for value in array.to_pylist()]
     lengths = array.value_lengths().fill_null(0).to_pylist()
-    if all(length == 1 for length in lengths):
+    if len(contents) == len(array) and min(lengths, default=1) == 1:
         return contents
     texts, at = [], 0
     for length in lengths:
