@@ -10,8 +10,9 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_correlation, group_spread, reward_weights, total_reward
-from firstbad.tools.run import Run, Signal
+from firstbad.tools.rewards import group_correlation, group_spread, reward_weights
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run, Signal
 from firstbad.tools.stats import level_shift
 from firstbad.tools.token_counts import TokenCounts
 
@@ -105,52 +106,46 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
         raise NoData("rollouts with rewards of fewer than six steps")
     counts = TokenCounts(run, batches)
     outcome = outcome_part(run, batches)
+    rows = RowTable(run, batches)
+    n: FloatArray = np.concatenate([counts.rows(b) for b in batches])
     thirds = np.array_split(np.arange(len(batches)), 3)
-    means = [float(np.mean([counts.rows(batches[i]).mean() for i in t])) for t in thirds]
-    split: dict[tuple[bool, int], list[float]] = {}
-    rates: dict[int, list[float]] = {}
-    for where in (0, 2):
-        for i in thirds[where]:
-            score = batches[i].rewards.get(outcome)
-            if score is None or not np.isfinite(score).any():
-                continue
-            n = counts.rows(batches[i])
-            right = score >= np.nanmax(score) - 1e-6 if np.nanmax(score) > 0 else score > 0
-            rates.setdefault(where, []).append(float(right.mean()))
-            split.setdefault((True, where), []).extend(n[right].tolist())
-            split.setdefault((False, where), []).extend(n[~right].tolist())
-    late = [batches[i] for i in thirds[2]]
-    totals: list[float] = []
-    parts: dict[str, list[float]] = {}
-    slopes: dict[str, list[float]] = {}
-    for batch in late:
-        n = counts.rows(batch)
-        total = total_reward(run, batch)
-        spread_n = group_spread(n, batch.group)
-        if total is not None:
-            r = group_correlation(n, total, batch.group)
-            totals.extend(r[np.isfinite(r)].tolist())
-        for name, values in batch.rewards.items():
-            if name == outcome:
-                continue
-            r = np.nan_to_num(group_correlation(n, values, batch.group))
-            spread = np.nan_to_num(group_spread(values, batch.group))
-            slope = r * spread / np.maximum(spread_n, 1e-9)
-            parts.setdefault(name, []).extend(r.tolist())
-            slopes.setdefault(name, []).extend(slope.tolist())
-    paid = max(parts, key=lambda k: float(np.mean(parts[k]))) if parts else None
+    of_third = np.concatenate([np.full(len(t), i) for i, t in enumerate(thirds)])[rows.step]
+    means = [float(np.mean(part)) for part in np.array_split(rows.mean(n), 3)]
+    score = rows.part(outcome) if outcome in rows.parts else np.full(len(n), np.nan)
+    scored, right = np.isfinite(score), _right(rows, score)
+
+    def lengths(third: int, *, of_right: bool) -> FloatArray:
+        found: FloatArray = n[(of_third == third) & (right if of_right else scored & ~right)]
+        return found
+
+    late = RowTable(run, [batches[i] for i in thirds[2]])
+    n_late = n[of_third == 2]
+    total = group_correlation(n_late, late.total, late.group)
+    total = total[np.isfinite(total)]
+    spread_n = np.maximum(group_spread(n_late, late.group), 1e-9)
+    parts: dict[str, float] = {}
+    slopes: dict[str, float] = {}
+    for name in late.parts:
+        if name != outcome:
+            values = late.part(name)
+            r = np.nan_to_num(group_correlation(n_late, values, late.group))
+            parts[name] = float(r.mean())
+            slopes[name] = float(
+                (r * np.nan_to_num(group_spread(values, late.group)) / spread_n).mean()
+            )
+    paid = max(parts, key=lambda name: parts[name]) if parts else None
     weight = _weight(run, batches[0].rewards.keys(), paid)
-    pays = bool(paid and float(np.mean(parts[paid])) > PAYS and means[2] > GROWS * means[0])
+    pays = bool(paid and parts[paid] > PAYS and means[2] > GROWS * means[0])
     metrics = LengthByOutcome(
         n_rows=sum(len(b) for b in batches),
         growth=_r(means[2] / means[0]),
-        growth_right=_ratio(split.get((True, 2)), split.get((True, 0))),
-        growth_wrong=_ratio(split.get((False, 2)), split.get((False, 0))),
-        reward_length_correlation=_r(float(np.mean(totals))) if totals else 0.0,
-        paid_part_correlation=_r(float(np.mean(parts[paid]))) if paid else None,
-        paid_part_slope=_r(weight * float(np.mean(slopes[paid]))) if paid else None,
-        outcome_first=_r(float(np.mean(rates[0]))) if 0 in rates else None,
-        outcome_last=_r(float(np.mean(rates[2]))) if 2 in rates else None,
+        growth_right=_ratio(lengths(2, of_right=True), lengths(0, of_right=True)),
+        growth_wrong=_ratio(lengths(2, of_right=False), lengths(0, of_right=False)),
+        reward_length_correlation=_r(float(total.mean())) if len(total) else 0.0,
+        paid_part_correlation=_r(parts[paid]) if paid else None,
+        paid_part_slope=_r(weight * slopes[paid]) if paid else None,
+        outcome_first=_rate(rows, right, scored, thirds[0]),
+        outcome_last=_rate(rows, right, scored, thirds[2]),
         first_bad_step=batches[0].step if pays else None,
         from_start=pays,
     )
@@ -173,10 +168,24 @@ def _weight(run: Run, names: Iterable[str], paid: str | None) -> float:
     return 1.0 if weights is None or paid not in columns else float(weights[columns.index(paid)])
 
 
-def _ratio(after: list[float] | None, before: list[float] | None) -> float | None:
-    if not after or not before or len(after) < 20 or len(before) < 20:
+def _right(rows: RowTable, score: FloatArray) -> BoolArray:
+    """(N,) rows at the top score of their step, where that is above 0."""
+    top = np.full(len(rows.steps), -np.inf)
+    np.fmax.at(top, rows.step, score)
+    right: BoolArray = (score >= top[rows.step] - 1e-6) & (top[rows.step] > 0)
+    return right
+
+
+def _rate(rows: RowTable, right: BoolArray, scored: BoolArray, steps: IntArray) -> float | None:
+    """Mean over steps of the share of right rows; None where no step was scored."""
+    rate = (rows.count(right) / rows.size)[steps][rows.count(scored)[steps] > 0]
+    return _r(float(rate.mean())) if len(rate) else None
+
+
+def _ratio(after: FloatArray, before: FloatArray) -> float | None:
+    if len(after) < 20 or len(before) < 20:
         return None
-    return _r(float(np.mean(after)) / float(np.mean(before)))
+    return _r(float(after.mean()) / float(before.mean()))
 
 
 def _over(length: Signal | None, cap: float | None) -> float | None:

@@ -11,6 +11,7 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, reward_weights
+from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
@@ -74,21 +75,9 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     if len(batches) < 2 * CONSTANT:
         raise NoData(f"rollouts with reward parts of fewer than {2 * CONSTANT} steps")
     steps = [b.step for b in batches]
-    parts: list[_Part] = []
-    nonfinite = 0
-    for name in batches[0].rewards:
-        rows_of_part = []
-        for batch in batches:
-            values = batch.rewards.get(name, np.full(len(batch), np.nan))
-            nonfinite += int((~np.isfinite(values)).sum())
-            values = values[np.isfinite(values)]
-            if not len(values):
-                values = np.zeros(1)
-            ranked = np.sort(np.abs(values))
-            size = ranked[int(0.95 * (len(ranked) - 1))]
-            extreme = (ranked > 0.5 * ranked[-1]).sum()
-            rows_of_part.append((values.mean(), values.std(), size, ranked[-1], extreme))
-        parts.append(_Part(name, *np.array(rows_of_part, float).T))
+    rows_of = RowTable(run, batches)
+    parts = [_part(rows_of, name) for name in batches[0].rewards]
+    nonfinite = sum(int((~np.isfinite(rows_of.part(p.name))).sum()) for p in parts)
     outcome = outcome_part(run, batches)
     constant = _constant(parts, steps, outcome)
     scale, scale_at, scale_name = _scale(parts)
@@ -152,6 +141,23 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         window=(steps[0], steps[-1]),
         signal="single reward parts",
     )
+
+
+def _part(rows: RowTable, name: str) -> _Part:
+    """A part's figures per step; 0 in a step in which no row was scored."""
+    values = rows.part(name)
+    scored = np.isfinite(values)
+    absolute = np.abs(values[scored])
+    ranked = absolute[np.lexsort((absolute, rows.step[scored]))]
+    n = rows.count(scored)
+    some = n > 0
+    start = np.cumsum(n) - n
+    size, largest = np.zeros(len(n)), np.zeros(len(n))
+    size[some] = ranked[(start + (0.95 * (n - 1)).astype(np.int64))[some]]
+    largest[some] = ranked[(start + n - 1)[some]]
+    extreme = rows.count(scored & (np.abs(values) > 0.5 * largest[rows.step]))
+    mean, spread = np.nan_to_num(rows.mean(values)), np.nan_to_num(rows.spread(values))
+    return _Part(name, mean, spread, size, largest, extreme.astype(np.float64))
 
 
 def _constant(
@@ -230,23 +236,17 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
 
 
 def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float | None:
-    shares: list[float] = []
-    for batch in batches:
-        rewards = batch.rewards
-        weights = reward_weights(run, len(rewards))
-        if weights is None or outcome not in rewards:
-            return None
-        variances = np.stack(
-            [
-                (w * group_spread(np.nan_to_num(v), batch.group)) ** 2
-                for w, v in zip(weights, rewards.values(), strict=True)
-            ]
-        )
-        total = variances.sum(axis=0)
-        shares.extend(
-            (variances[list(rewards).index(outcome)] / np.maximum(total, 1e-12))[total > 1e-12]
-        )
-    return _r(float(np.mean(shares))) if shares else None
+    rows = RowTable(run, batches)
+    names = rows.parts
+    weights = reward_weights(run, len(names))
+    if weights is None or outcome not in names:
+        return None
+    spreads = [group_spread(np.nan_to_num(rows.part(name)), rows.group) for name in names]
+    variances = (weights[:, None] * np.stack(spreads)) ** 2
+    total = variances.sum(axis=0)
+    vary = total > 1e-12
+    share = variances[names.index(outcome)][vary] / total[vary]
+    return _r(float(share.mean())) if vary.any() else None
 
 
 def _r3(value: float) -> str:
