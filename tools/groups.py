@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
@@ -50,13 +51,17 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     Outcome: the part named, else the one that looks like correctness (two values, most weight),
     else the total. Equal: spread below 1e-4. Expected share: E[p^G + (1-p)^G] under a Beta-Binomial
     fitted to the same groups, so it is a description of their spread of difficulty, not an
-    independent prediction.
+    independent prediction. Groups of which only part is written are left out.
 
     Cannot tell: whether the judging is right (see `rejudge`), so all wrong may be a dead verifier.
     """
-    batches = list(run.rollouts.batches())
+    batches = [b for each in run.rollouts.batches() if len(b := whole_rows(run, each))]
     if not batches:
-        raise NoData("no rollouts with per-sample rewards")
+        raise NoData(
+            "the rollouts hold no whole group of the configured number of completions"
+            if run.rollouts
+            else "no rollouts with per-sample rewards"
+        )
     name = part or outcome_part(run, batches)
     top, bottom = _extremes(run, batches, name)
     rows = [

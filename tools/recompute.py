@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import expected_rows, group_spread, total_reward
+from firstbad.tools.rewards import group_spread, total_reward
 from firstbad.tools.run import RolloutBatch, Run, Signal
 
 TOLERANCE = 2e-3
@@ -20,7 +21,7 @@ class Recomputed(Dated):
     """Logged against recomputed."""
 
     rows_complete: bool | None
-    """Steps hold as many rows as the config generates, so that a mean over them is the mean."""
+    """Steps hold all rows that were trained on, so that a mean over them is the mean."""
     n_compared: int
     """Pairs of logged and recomputed values."""
     n_signals: int
@@ -78,7 +79,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     good = [s for s in steps if first is None or s < first]
     z = np.array(zero, float).reshape(-1, 2)
     metrics = Recomputed(
-        rows_complete=_complete(run),
+        rows_complete=rows_complete(run),
         n_compared=n,
         n_signals=len(pairs),
         share_differs=round(len(bad) / n, 6),
@@ -138,12 +139,6 @@ def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
     return {
         name: float(np.nanmean(v)) if np.isfinite(v).any() else None for name, v in parts.items()
     }
-
-
-def _complete(run: Run) -> bool | None:
-    generated = expected_rows(run)
-    rows = [len(b) for b in run.rollouts.batches()]
-    return None if generated is None or not rows else int(np.median(rows)) >= generated
 
 
 def _logged(run: Run, name: str, step: int) -> float | None:

@@ -131,9 +131,3 @@ def scale_setting(run: Run) -> str | None:
     if isinstance(stated, bool):
         return "group" if stated else "none"
     return str(stated)
-
-
-def expected_rows(run: Run) -> int | None:
-    """Completions of one generation batch by the config, or None where it does not say."""
-    stated = run.config.number("generation_batch_size")
-    return int(stated) if stated else None
