@@ -6,16 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.completeness import rows_complete, whole_rows
 from firstbad.tools.errors import NoData
+from firstbad.tools.estimators import (
+    ESTIMATORS,
+    NEEDS_ALL_ROWS,
+    OVER_GROUP_SPREAD,
+    named_estimators,
+    near,
+    own_estimator,
+)
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_advantage, group_stats, scale_setting, total_reward
-from firstbad.tools.run import FloatArray, Run
-
-ESTIMATORS = ("advantage_estimator", "adv_estimator", "algorithm.adv_estimator")
-"""Settings that name an estimator other than TRL's."""
-TOLERANCE = 0.02
-"""Recomputed advantages agree to float32 and eps; a twentieth of that is already a fault."""
+from firstbad.tools.rewards import group_advantage, group_index, group_stats, total_reward
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 
 
 class Advantages(Dated):
@@ -24,6 +28,12 @@ class Advantages(Dated):
     n_rows: int
     n_groups: int
     group_size: int
+    estimator_known: bool
+    """A setting names the estimator, or a known one explains the first steps."""
+    estimator_named: bool
+    """A setting names it (TRL: `scale_rewards`, also by its default)."""
+    group_method: bool
+    """The config states more than one completion per prompt and no critic."""
     share_rows_differ: float
     """Of rows whose advantage differs by more than 0.02 from the recomputed one."""
     share_rows_differ_after: float
@@ -31,7 +41,8 @@ class Advantages(Dated):
     largest: float
     """Largest abs(advantage)."""
     bound: float | None
-    """(G - 1) / sqrt(G): largest possible under the group's own unbiased statistics."""
+    """Largest possible under the group's own statistics: (G - 1)/sqrt(G) where the spread is
+    unbiased, sqrt(G - 1) where it is the population's; None for other estimators."""
     over_bound: float | None
     """`largest` less `bound`."""
     group_sum_largest: float
@@ -43,7 +54,9 @@ class Advantages(Dated):
     negated_fits: float
     """... by the sign turned round."""
     unscaled_fits: float
-    """... by no division, where the config divides (or the other way round)."""
+    """... by no division, where the estimator divides (or the other way round)."""
+    best_fit: float
+    """The largest of these four shares."""
     tiny_spread_groups: int
     """Groups whose rewards spread by less than 1e-3 of their size, and whose advantage is above
     0.5 all the same."""
@@ -61,13 +74,16 @@ class _Step:
 
 @tool
 def recompute_advantages(run: Run) -> Measured[Advantages]:
-    """Advantages recomputed from the per-sample rewards, with the run's own settings.
+    """Advantages recomputed from the per-sample rewards, with the run's own estimator.
 
-    (r - group mean) / (s + 1e-4), s unbiased over the group (`scale_rewards`: group), the batch, or
-    none. Where they differ, other sets and scalings are tried. Above (G - 1)/sqrt(G) an advantage
-    can't come from its own group. Source: TRL 1.16, and the bound of a sample of G values.
+    The estimator is the one that the settings name: (r - group mean) / (s + 1e-4) with s over the
+    group, over the batch, or none (TRL's `scale_rewards`), leave-one-out, group mean with one scale
+    for the batch. Where none is named, the known one that explains the first steps is the run's.
+    Where advantages differ from it, other sets and scalings are tried. Above its bound an advantage
+    can't come from its own group. Groups of which only part is written are left out.
 
-    Cannot tell: whether the rewards are right.
+    Cannot tell: whether the rewards are right, nor whether an estimator that is used from the first
+    step on is the one that was meant, where no setting names it.
     """
     batches = [b for b in run.rollouts.batches() if b.advantage is not None]
     if not batches:
@@ -76,67 +92,102 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
         "sum_then_normalize"
     ):
         raise NoData("advantages normalised part by part (`multi_objective_aggregation`)")
-    scale = scale_setting(run)
-    named = next((k for k in ESTIMATORS if run.config.values.get(k) is not None), None)
-    if named is not None or run.framework != "trl":
-        said = f"`{named}`: {run.config.values[named]}" if named else f"framework {run.framework}"
-        raise NoData(f"only TRL's group advantage can be recomputed, not that of {said}")
-    if scale is None:
-        raise NoData("no config that states how advantages are scaled (`scale_rewards`)")
-    full = run.config.number("num_generations")
+    named = named_estimators(run)
+    allowed = named or tuple(ESTIMATORS)
+    if rows_complete(run) is False:
+        allowed = tuple(name for name in allowed if name not in NEEDS_ALL_ROWS)
+        if not allowed:
+            raise NoData("advantages are scaled over the batch, of which only part is written")
+    taken = [found for b in batches if (found := _rows(run, b)) is not None]
+    if not taken:
+        raise NoData("no step with finite rewards, known weights of their parts and advantages")
+    own = own_estimator([rows for _, rows in taken], allowed)
+    estimator = own or allowed[0]
     steps: list[_Step] = []
-    largest, sums, sizes, spreads = 0.0, 0.0, [], []
-    tiny = groups = 0
     examples: list[tuple[int, int, float, float, float]] = []
-    for batch in batches:
-        total = total_reward(run, batch)
-        used = batch.advantage
-        if total is None or used is None:
-            continue
-        scored = np.isfinite(total) & np.isfinite(used)
-        if full and np.bincount(batch.group)[np.unique(batch.group)].max() < full:
-            continue  # rows of whole groups are not written
-        if scored.sum() < 2:
-            continue
-        total, used, group = total[scored], used[scored], batch.group[scored]
-        expected = group_advantage(total, group, scale=scale)
-        wrong = np.abs(used - expected) > TOLERANCE * (1 + np.abs(expected))
-        steps.append(
-            _Step(
-                batch.step, len(used), int(wrong.sum()), _explain(total, group, used, wrong, scale)
-            )
-        )
+    for step, (total, group, used) in taken:
+        expected = ESTIMATORS[estimator](total, group, used)
+        wrong = ~near(used, expected)
+        explained = _explain(total, group, used, wrong, expected)
+        steps.append(_Step(step, len(used), int(wrong.sum()), explained))
         for i in np.flatnonzero(wrong)[: max(0, 20 - len(examples))]:
             shown = [round(float(v[i]), 5) for v in (total, used, expected)]
-            examples.append((batch.step, int(i), shown[0], shown[1], shown[2]))
-        largest = max(largest, float(np.abs(used).max()))
+            examples.append((step, int(i), shown[0], shown[1], shown[2]))
+    known = bool(named) or own is not None
+    return _measured(
+        run,
+        steps,
+        examples,
+        _Groups([rows for _, rows in taken]),
+        estimator,
+        known,
+        bool(named),
+    )
+
+
+def _rows(
+    run: Run, batch: RolloutBatch
+) -> tuple[int, tuple[FloatArray, IntArray, FloatArray]] | None:
+    """Step, and rewards, groups and advantages of the scored rows of whole groups."""
+    batch = whole_rows(run, batch)
+    total = total_reward(run, batch)
+    if total is None or batch.advantage is None:
+        return None
+    scored = np.isfinite(total) & np.isfinite(batch.advantage)
+    if scored.sum() < 2:
+        return None
+    return batch.step, (total[scored], batch.group[scored], batch.advantage[scored])
+
+
+class _Groups:
+    """Rewards and advantages of all groups of all steps."""
+
+    def __init__(self, steps: list[tuple[FloatArray, IntArray, FloatArray]]) -> None:
+        total, used = (np.concatenate([s[i] for s in steps]) for i in (0, 2))
+        own = [group_index(group) for _, group, _ in steps]
+        start = np.cumsum([0, *(len(size) for _, size in own)])
+        group = np.concatenate(
+            [index + first for (index, _), first in zip(own, start, strict=False)]
+        )
         rewards, advantages = group_stats(total, group), group_stats(used, group)
-        sizes.append(int(rewards.size.max()))
-        spreads.append(float(np.median(rewards.spread)))
-        groups += len(rewards.size)
-        sums = max(sums, float(np.abs(advantages.mean).max()))
+        self.count = len(rewards.size)
+        self.size = int(np.median([size.max() for _, size in own]))
+        self.largest = float(np.abs(used).max())
+        self.largest_mean = float(np.abs(advantages.mean).max())
+        self.spread_median = float(
+            np.median([np.median(part) for part in np.split(rewards.spread, start[1:-1])])
+        )
         level = np.maximum(np.maximum(np.abs(rewards.low), np.abs(rewards.high)), 1e-12)
         hair = (rewards.spread > 1e-9) & (rewards.spread < 1e-3 * level)
-        tiny += int((hair & (np.maximum(-advantages.low, advantages.high) > 0.5)).sum())
-    if not steps:
-        raise NoData("no step with finite rewards, known weights of their parts and advantages")
-    return _measured(run, steps, examples, largest, sums, sizes, spreads, tiny, groups, scale)
+        strong = np.maximum(-advantages.low, advantages.high) > 0.5
+        self.tiny = int((hair & strong).sum())
+        """Groups whose rewards differ by a hair while their advantages are large."""
+
+
+CRITICS = ("critic", "value_model", "vf_coef", "value_loss", "gae")
+
+
+def _group_method(run: Run) -> bool:
+    """Whether advantages are a matter of groups: several completions a prompt, and no critic."""
+    named = [*run.config.values, *run.signals.known, *run.signals.unknown]
+    critic = any(word in name.lower() for name in named for word in CRITICS)
+    return (run.config.number("num_generations") or 0) > 1 and not critic
 
 
 def _measured(
     run: Run,
     steps: list[_Step],
     examples: list[tuple[int, int, float, float, float]],
-    largest: float,
-    sums: float,
-    sizes: list[int],
-    spreads: list[float],
-    tiny: int,
-    groups: int,
-    scale: str,
+    groups: _Groups,
+    estimator: str,
+    known: bool,
+    named: bool,
 ) -> Measured[Advantages]:
-    size = int(np.median(sizes))
-    bound = (size - 1) / np.sqrt(size) if scale == "group" and size > 1 else None
+    size = groups.size
+    tiny = groups.tiny if estimator in OVER_GROUP_SPREAD else 0
+    bound = None
+    if estimator in OVER_GROUP_SPREAD and known and size > 1:
+        bound = np.sqrt(size - 1) if "population" in estimator else (size - 1) / np.sqrt(size)
     bad = [s for s in steps if s.differ > 0.05 * s.rows]
     first = bad[0].step if bad else None
     good = [s.step for s in steps if first is None or s.step < first]
@@ -149,23 +200,27 @@ def _measured(
     rows = sum(s.rows for s in steps)
     metrics = Advantages(
         n_rows=rows,
-        n_groups=groups,
+        n_groups=groups.count,
         group_size=size,
+        estimator_known=known,
+        estimator_named=named,
+        group_method=_group_method(run),
         share_rows_differ=round(differ / rows, 6),
         share_rows_differ_after=(
             round(sum(s.differ for s in after) / sum(s.rows for s in after), 6) if after else 0.0
         ),
-        largest=round(largest, 4),
+        largest=round(groups.largest, 4),
         bound=None if bound is None else round(float(bound), 4),
-        over_bound=None if bound is None else round(largest - float(bound), 4),
-        group_sum_largest=round(sums, 4),
+        over_bound=None if bound is None else round(groups.largest - float(bound), 4),
+        group_sum_largest=round(groups.largest_mean, 4),
         batch_fits=fits("batch"),
         shifted_fits=fits("shifted"),
         negated_fits=fits("negated"),
         unscaled_fits=fits("unscaled"),
+        best_fit=max(fits(name) for name in ("batch", "shifted", "negated", "unscaled")),
         tiny_spread_groups=tiny,
-        tiny_spread_share=round(tiny / groups, 6),
-        spread_median=round(float(np.median(spreads)), 6),
+        tiny_spread_share=round(tiny / groups.count, 6),
+        spread_median=round(groups.spread_median, 6),
         last_good_step=good[-1] if good else None,
         first_bad_step=first,
         from_start=bool(bad) and not good,
@@ -177,11 +232,17 @@ def _measured(
         cut_rows=max(0, differ - len(examples)),
     )
     text = (
-        f"{rows} advantages recomputed ({scale} statistics, G = {size}): "
-        f"{differ} differ; largest {largest:.3f}"
+        f"{rows} advantages recomputed ({estimator}; G = {size}): "
+        f"{differ} differ; largest {groups.largest:.3f}"
     )
     if bound is not None:
         text += f", bound {bound:.3f}"
+    if not named:
+        text += (
+            "; no setting names the estimator, this one explains the first steps"
+            if known
+            else "; no setting names the estimator and no known one explains the first steps"
+        )
     if first is not None:
         text += f"; first at step {first}"
     return Measured(
@@ -196,16 +257,15 @@ def _measured(
 
 def _explain(
     total: FloatArray,
-    group: np.ndarray[tuple[int], np.dtype[np.int64]],
+    group: IntArray,
     used: FloatArray,
-    wrong: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    scale: str,
+    wrong: BoolArray,
+    own: FloatArray,
 ) -> dict[str, int]:
     """Of the wrong rows of a step, how many each other way of computing explains."""
     names = ("batch", "shifted", "negated", "unscaled")
     if not wrong.any():
         return dict.fromkeys(names, 0)
-    own = group_advantage(total, group, scale=scale)
     deviation = float(np.std(total, ddof=1)) + 1e-4
     others = {
         "batch": [
@@ -214,11 +274,9 @@ def _explain(
         ],
         "shifted": [np.roll(own, k) for k in (1, -1)],
         "negated": [-own],
-        "unscaled": [group_advantage(total, group, scale="none" if scale != "none" else "group")],
+        "unscaled": [group_advantage(total, group, scale=kind) for kind in ("none", "group")],
     }
     return {
-        name: max(
-            int((np.abs(used - o) <= TOLERANCE * (1 + np.abs(o)))[wrong].sum()) for o in candidates
-        )
+        name: max(int(near(used, o)[wrong].sum()) for o in candidates)
         for name, candidates in others.items()
     }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats, reward_weights, total_reward
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
 EQUAL = 1e-4
@@ -50,30 +51,33 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     Outcome: the part named, else the one that looks like correctness (two values, most weight),
     else the total. Equal: spread below 1e-4. Expected share: E[p^G + (1-p)^G] under a Beta-Binomial
     fitted to the same groups, so it is a description of their spread of difficulty, not an
-    independent prediction.
+    independent prediction. Groups of which only part is written are left out.
 
     Cannot tell: whether the judging is right (see `rejudge`), so all wrong may be a dead verifier.
     """
-    batches = list(run.rollouts.batches())
+    batches = [b for each in run.rollouts.batches() if len(b := whole_rows(run, each))]
     if not batches:
-        raise NoData("no rollouts with per-sample rewards")
+        raise NoData(
+            "the rollouts hold no whole group of the configured number of completions"
+            if run.rollouts
+            else "no rollouts with per-sample rewards"
+        )
     name = part or outcome_part(run, batches)
-    top, bottom = _extremes(run, batches, name)
-    rows = [
-        (b.step, *_classify(values, b, top, bottom), _constant_total(run, b))
-        for b in batches
-        if (values := _outcome(run, b, name)) is not None
+    batches = [
+        b for b in batches if (name in b.rewards if name else total_reward(run, b) is not None)
     ]
-    if not rows:
+    if not batches:
         raise NoData(f"no rollouts with the outcome part `{name}`")
-    table = np.array(rows, float)  # step, groups, right, wrong, other, rate, size, constant total
+    rows = RowTable(run, batches)
+    values = rows.part(name) if name else rows.total
+    top, bottom = _extremes(values)
+    table = _per_step(rows, values, top, bottom)
     thirds = np.array_split(table, 3)
     groups = table[:, 1].sum()
     size = int(np.median(table[:, 6]))
     last = thirds[2] if len(thirds[2]) else table
     no_contrast = last[:, 2:5].sum() / last[:, 1].sum()
-    solved = [s for b in batches if (s := _solved(run, b, name, top)) is not None]
-    late = np.concatenate(solved[-max(1, len(solved) // 3) :]) if solved else np.empty(0)
+    late = _solved(rows, values, top)
     predicted = predicted_share(late, size) if len(late) and size > 1 else None
     error = math.sqrt(max(1e-9, (predicted or 0) * (1 - (predicted or 0))) / last[:, 1].sum())
     first, good = _onset(table)
@@ -140,7 +144,7 @@ def outcome_part(run: Run, batches: list[RolloutBatch]) -> str:
     return pool[0]
 
 
-def predicted_share(successes: NDArray[np.float64], size: int) -> float | None:
+def predicted_share(successes: FloatArray, size: int) -> float | None:
     """E[p^G + (1-p)^G] for p from a Beta-Binomial fitted by moments to successes of G."""
     mean = float(successes.mean()) / size
     if not 0.0 < mean < 1.0 or size < 2 or len(successes) < 10:
@@ -160,66 +164,60 @@ def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
-def _outcome(run: Run, batch: RolloutBatch, name: str) -> NDArray[np.float64] | None:
-    return batch.rewards.get(name) if name else total_reward(run, batch)
-
-
-def _extremes(
-    run: Run, batches: list[RolloutBatch], name: str
-) -> tuple[float | None, float | None]:
-    """Top and bottom value where the outcome has two values; None where it has more."""
-    seen: set[float] = set()
-    for batch in batches:
-        values = _outcome(run, batch, name)
-        if values is not None:
-            seen.update(np.unique(values[np.isfinite(values)]).tolist())
-        if len(seen) > 8:
-            return None, None
-    if not seen:
+def _extremes(values: FloatArray) -> tuple[float | None, float | None]:
+    """Top and bottom value where the outcome has two values; None where it has many."""
+    seen = np.unique(values[np.isfinite(values)]).tolist()
+    if not seen or len(seen) > 8:
         return None, None
-    top, bottom = max(seen), min(seen)
+    top, bottom = seen[-1], seen[0]
     if top > bottom:
         return top, bottom
     # One value so far: above 0 everything is right, else everything is wrong.
     return (top, 0.0) if top > 0 else (top + 1.0, top)
 
 
-def _classify(
-    values: NDArray[np.float64], batch: RolloutBatch, top: float | None, bottom: float | None
-) -> tuple[float, ...]:
-    finite = np.isfinite(values)
-    stats = group_stats(values[finite], batch.group[finite])
+def _per_step(
+    rows: RowTable, values: FloatArray, top: float | None, bottom: float | None
+) -> FloatArray:
+    """(S, 8): step, groups, right, wrong, other constant, solve rate, size, constant total."""
+    scored = np.isfinite(values)
+    stats = group_stats(values[scored], rows.group[scored])
+    step_of = np.empty(len(stats.size), np.int64)
+    step_of[stats.index] = rows.step[scored]
     constant = (stats.size >= 2) & (stats.high - stats.low <= EQUAL)
     right = constant & (stats.high >= (np.inf if top is None else top) - EQUAL)
     wrong = constant & ~right & (stats.low <= (-np.inf if bottom is None else bottom) + EQUAL)
-    other = constant & ~right & ~wrong
-    rate = 0.0
-    if top is not None and finite.any():
-        rate = float((values[finite] >= top - EQUAL).mean())
-    groups = len(np.unique(batch.group))
-    counts = (int(m.sum()) for m in (right, wrong, other))
-    return (groups, *counts, rate, round(len(values) / max(1, groups)))
+    total = group_stats(rows.total, rows.group)
+    n = len(rows.steps)
+    groups = np.bincount(rows.group_step, minlength=n)
+    solved = scored & (values >= (np.inf if top is None else top) - EQUAL)
+    rate = rows.count(solved) / np.maximum(rows.count(scored), 1)
+    return np.column_stack(
+        [
+            rows.steps,
+            groups,
+            *(
+                np.bincount(step_of[m], minlength=n)
+                for m in (right, wrong, constant & ~right & ~wrong)
+            ),
+            rate,
+            np.round(rows.size / groups),
+            np.bincount(rows.group_step[total.high - total.low < EQUAL], minlength=n),
+        ]
+    )
 
 
-def _constant_total(run: Run, batch: RolloutBatch) -> int:
-    total = total_reward(run, batch)
-    if total is None:
-        return 0
-    stats = group_stats(total, batch.group)
-    return int((stats.high - stats.low < EQUAL).sum())
+def _solved(rows: RowTable, values: FloatArray, top: float | None) -> FloatArray:
+    """(K,) right answers of each group of the last third; empty where right is not known."""
+    if top is None:
+        return np.empty(0)
+    right = (values >= top - EQUAL).astype(np.float64)
+    solved = np.bincount(rows.group, weights=right).astype(np.float64)
+    found: FloatArray = solved[rows.group_step >= len(rows.steps) - max(1, len(rows.steps) // 3)]
+    return found
 
 
-def _solved(
-    run: Run, batch: RolloutBatch, name: str, top: float | None
-) -> NDArray[np.float64] | None:
-    values = _outcome(run, batch, name)
-    if values is None or top is None:
-        return None
-    _, index = np.unique(batch.group, return_inverse=True)
-    return np.bincount(index, weights=(values >= top - EQUAL).astype(float)).astype(float)
-
-
-def _onset(table: NDArray[np.float64]) -> tuple[int | None, int | None]:
+def _onset(table: FloatArray) -> tuple[int | None, int | None]:
     """First step of a lasting majority without contrast, and the step before it."""
     share = table[:, 2:5].sum(axis=1) / table[:, 1]
     if len(share) < 10:
@@ -232,7 +230,7 @@ def _onset(table: NDArray[np.float64]) -> tuple[int | None, int | None]:
     return int(table[shift.index, 0]), int(table[shift.index - 1, 0])
 
 
-def _share(part: NDArray[np.float64], column: int) -> float:
+def _share(part: FloatArray, column: int) -> float:
     return _round(part[:, column].sum() / part[:, 1].sum()) if len(part) else 0.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured, tool
@@ -53,9 +54,11 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         if batch.advantage is None or total is None:
             continue
         squares.append(float(np.nanmean(batch.advantage**2)))
-        spreads.append(float(np.mean(group_spread(total, batch.group) > 1e-4)))
-    if not squares:
-        raise NoData("no rollouts with advantages in the last third")
+        whole = whole_rows(run, batch)
+        if len(whole) and (total := total_reward(run, whole)) is not None:
+            spreads.append(float(np.mean(group_spread(total, whole.group) > 1e-4)))
+    if not squares or not spreads:
+        raise NoData("no rollouts with advantages and whole groups in the last third")
     late = float(np.array_split(kl.values, 3)[2].mean())
     tokens = float(np.array_split(length.values, 3)[2].mean())
     first, _, last = np.array_split(reward.values, 3)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
-from firstbad.tools.ratios import microbatch_rows
+from firstbad.tools.estimators import kl_in_reward
+from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
@@ -58,7 +60,11 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     batches = [b for b in run.rollouts.batches() if b.advantage is not None]
     if not batches:
         raise NoData("no rollouts with advantages")
-    beta = run.config.number("beta") or 0.0
+    if rows_complete(run) is False:
+        raise NoData("the rollouts hold only part of the rows of a step, the loss is over all")
+    if run.config.text("loss_type") is None and "normalize_advantages" in run.config.values:
+        raise NoData("the loss of TRL's RLOO trainer is not among those recomputed here")
+    beta = 0.0 if kl_in_reward(run) else run.config.number("beta") or 0.0
     counts = TokenCounts(run, batches)
     trained = TrainedTokens(run, batches, counts)
     rows = []
@@ -104,9 +110,10 @@ class TrainedTokens:
         self._extra: dict[int, float] = {}
         logged = run.signals.get("trained_tokens_mean")
         room = []
+        configured = MicrobatchRows(run)
         for batch in batches if logged is not None else ():
             count = logged.at(batch.step) if logged is not None else None
-            rows = microbatch_rows(run, batch.step)
+            rows = configured.at(batch.step)
             n = counts.rows(batch)
             if count is not None and rows:
                 self._extra[batch.step] = count / rows - float(n.mean())

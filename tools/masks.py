@@ -8,7 +8,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
-from firstbad.tools.ratios import microbatch_rows
+from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
 from firstbad.tools.stats import pearson
@@ -268,7 +268,8 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     count = np.array([trained.at(s) for s in steps], float)
     mean = np.array([length.at(s) for s in steps], float)
     guess = float(max(1, round(float(np.median(count / mean)))))
-    rows = np.array([microbatch_rows(run, step) or guess for step in steps])
+    configured = MicrobatchRows(run)
+    rows = np.array([configured.at(step) or guess for step in steps])
     ratio = count / (mean * rows)
     off = np.abs(ratio - 1) > 0.02
     start = next(

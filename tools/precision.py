@@ -8,13 +8,17 @@ import numpy.typing as npt
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, Run
+from firstbad.tools.run import Capture, FloatArray, Run
 from firstbad.tools.tokens import completion_end
 
 BF16_DROPPED_BITS = 16
 """A bfloat16 value held in float32 has its lower 16 bits zero."""
 FLOAT16_OVER_BF16_BITS = 3
 """A bfloat16 value held in float16 has at least its lower 3 mantissa bits zero."""
+STEP = 2.0**-8
+"""Step of bfloat16 numbers from 0.5 to 1: what computing with numbers near 1 leaves."""
+SMALL = 2.0**-4
+"""Size below which bfloat16 itself is at least eight times finer than that."""
 FEWEST = 60
 """Distinct log-probs of one capture below which no share is read."""
 SMALLEST = 1e-3
@@ -28,6 +32,12 @@ class Grid(Dated):
     """Share of captured log-probs that lie on the bfloat16 grid."""
     coarse_excess: float
     """That share less the one expected by chance in the storage type (0.125 in float16)."""
+    n_small: int
+    """Captured log-probs with a size of 0.001 to 0.0625."""
+    stepped_share: float | None
+    """Of those: the log-prob, its probability or the inverse of it lies on multiples of 2^-8. A
+    probability, a sum or a difference computed in bfloat16 leaves that step near 1; storing the
+    log-prob in bfloat16 keeps 8 bits at every size and leaves less than one in eight there."""
     storage_coarse: bool | None
     """Advantages, which no log-softmax touches, lie on the grid as well: the dump was stored in
     bfloat16, which says nothing of the computation. None where there are too few."""
@@ -41,15 +51,22 @@ def check_precision(run: Run) -> Measured[Grid]:
 
     bfloat16 keeps 8 significant bits: near abs(logp) 1 to 2 neighbouring values are 0.0078 apart,
     near 8 to 16 they are 0.0625 apart. Log-probs computed in it lie on its grid however they are
-    stored later; by chance one in eight does in float16, hardly any in float32.
+    stored later; by chance one in eight does in float16, hardly any in float32. Log-probs
+    that were only stored in it keep their 8 bits near 0 as well, computed ones do not.
 
-    Cannot tell: anything where the storage itself is bfloat16.
+    Cannot tell: a log-softmax whose result alone is rounded to bfloat16 from one that is stored so.
     """
     rows: list[tuple[int, int, float, float]] = []
     hits = total = 0
+    near_zero: list[FloatArray] = []
     for capture in run.captures:
-        found, n, chance = _coarse(run, capture)
+        values = _logprobs(run, capture)
+        if values is None:
+            continue
+        found, n, chance = _on_grid(values)
         hits, total = hits + found, total + n
+        size = np.abs(np.asarray(values, np.float64))
+        near_zero.append(size[(size > SMALLEST) & (size < SMALL)])
         if n >= FEWEST:
             rows.append((capture.step, n, round(found / n, 6), round(found / n - chance, 6)))
     if not rows:
@@ -57,10 +74,13 @@ def check_precision(run: Run) -> Measured[Grid]:
     bad = [step for step, _, _, excess in rows if excess > 0.5]
     good = [step for step, *_ in rows if not bad or step < bad[0]]
     chance = rows[0][2] - rows[0][3]
+    small = np.concatenate(near_zero)
     metrics = Grid(
         n_values=total,
         coarse_share=round(hits / total, 6),
         coarse_excess=round(hits / total - chance, 6),
+        n_small=len(small),
+        stepped_share=_stepped_share(small),
         storage_coarse=_storage_coarse(run),
         excess_worst=max(r[3] for r in rows),
         last_good_step=good[-1] if good else None,
@@ -84,16 +104,16 @@ def check_precision(run: Run) -> Measured[Grid]:
     )
 
 
-def _coarse(run: Run, capture: Capture) -> tuple[int, int, float]:
-    """Log-probs on the bfloat16 grid, log-probs looked at, and the share expected by chance."""
+def _logprobs(run: Run, capture: Capture) -> npt.NDArray[np.generic] | None:
+    """Log-probs of the completion tokens as stored, unless that is in bfloat16; None without."""
     raw = capture.arrays.get("logp_new")
     if raw is None or "token_id" not in capture.arrays:
-        return 0, 0, 0.0
+        return None
     if capture.storage_dtypes.get("logp_new") in ("bfloat16", "bf16"):
-        return 0, 0, 0.0  # the storage itself is coarse: nothing can be read off it
+        return None  # the storage itself is coarse: nothing can be read off it
     real = completion_end(run, capture).real
     values = np.asarray(raw)
-    return _on_grid(values[real]) if values.shape == real.shape else (0, 0, 0.0)
+    return values[real] if values.shape == real.shape else None
 
 
 def _on_grid(values: npt.NDArray[np.generic]) -> tuple[int, int, float]:
@@ -111,6 +131,15 @@ def _on_grid(values: npt.NDArray[np.generic]) -> tuple[int, int, float]:
         return int((bits == 0).sum()), len(values), 0.125
     wide = values.view(np.uint32) & np.uint32((1 << BF16_DROPPED_BITS) - 1)
     return int((wide == 0).sum()), len(values), 0.0
+
+
+def _stepped_share(size: FloatArray) -> float | None:
+    """Of small abs(logp): on the steps of bfloat16 numbers near 1, by the way that fits best."""
+    if not len(size):
+        return None
+    ways = (size, np.expm1(size), -np.expm1(-size))  # difference, sum of exp, probability
+    off = [np.abs(x - STEP * np.maximum(1.0, np.round(x / STEP))) for x in ways]
+    return round(max(float((d <= size * STEP).mean()) for d in off), 6)
 
 
 def _storage_coarse(run: Run) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from firstbad.tools.completeness import expected_rows, rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured, tool
@@ -157,15 +158,20 @@ def _before(steps: list[int], first: int | None) -> int | None:
     return earlier[-1] if earlier else None
 
 
-def microbatch_rows(run: Run, step: int) -> float | None:
-    """Rows of one micro-batch at a step: the step's own rows where they are written, else config.
+class MicrobatchRows:
+    """Rows of one micro-batch: by the step's own rows where all are written, else by config."""
 
-    None where the config doesn't say how many micro-batches there are.
-    """
-    rows = run.config.number("per_device_train_batch_size")
-    generated = run.config.number("generation_batch_size")
-    if not rows:
-        return None
-    if generated and step in run.rollouts.steps:
-        return len(run.rollouts.batch(step)) * rows / generated
-    return rows
+    def __init__(self, run: Run) -> None:
+        """Decide once whether the rows written are those trained on."""
+        self._rollouts = run.rollouts
+        self._configured = run.config.number("per_device_train_batch_size") or None
+        generated = expected_rows(run)
+        self._share = None
+        if generated is not None and self._configured and rows_complete(run):
+            self._share = self._configured / generated
+
+    def at(self, step: int) -> float | None:
+        """Rows at a step; None where the config doesn't say how many micro-batches there are."""
+        if self._share is not None and step in self._rollouts.steps:
+            return len(self._rollouts.batch(step)) * self._share
+        return self._configured

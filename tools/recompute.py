@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import expected_rows, group_spread, total_reward
-from firstbad.tools.run import FloatArray, RolloutBatch, Run, Signal
+from firstbad.tools.rewards import group_stats
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 
 TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
@@ -20,7 +22,7 @@ class Recomputed(Dated):
     """Logged against recomputed."""
 
     rows_complete: bool | None
-    """Steps hold as many rows as the config generates, so that a mean over them is the mean."""
+    """Steps hold all rows that were trained on, so that a mean over them is the mean."""
     n_compared: int
     """Pairs of logged and recomputed values."""
     n_signals: int
@@ -55,41 +57,30 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     every = run.config.number("logging_steps")
     if every is not None and every > 1:
         raise NoData(f"metrics are averaged over {every:g} steps (`logging_steps`)")
-    pairs: dict[str, list[tuple[int, float, float]]] = {}
-    zero: list[tuple[float, float]] = []
-    stds: list[tuple[float, float, float]] = []
-    for batch in run.rollouts.batches():
-        for name, value in _means(run, batch).items():
-            logged = _logged(run, name, batch.step)
-            if logged is not None and value is not None:
-                pairs.setdefault(name, []).append((batch.step, logged, value))
-        _add_spread(run, batch, zero, stds)
+    batches = list(run.rollouts.batches())
+    rows = RowTable(run, batches)
+    pairs = [p for name, v in _values(rows).items() if len((p := _pairs(run, rows, name, v)).step)]
     if not pairs:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
-    tolerance = {name: _tolerance(found) for name, found in pairs.items()}
-    differ = {
-        name: [p for p in found if abs(p[1] - p[2]) > tolerance[name] * (1 + abs(p[2]))]
-        for name, found in pairs.items()
-    }
-    n = sum(len(found) for found in pairs.values())
-    worst = max(pairs, key=lambda name: len(differ[name]) / len(pairs[name]))
-    bad = sorted((step, name, a, b) for name, rows in differ.items() for step, a, b in rows)
+    n = sum(len(p.step) for p in pairs)
+    worst = max(pairs, key=lambda p: float(p.differ.mean()))
+    bad = sorted(row for p in pairs for row in p.rows(p.differ))
     first = bad[0][0] if bad else None
-    steps = sorted({step for found in pairs.values() for step, _, _ in found})
+    steps = np.unique(np.concatenate([p.step for p in pairs])).tolist()
     good = [s for s in steps if first is None or s < first]
-    z = np.array(zero, float).reshape(-1, 2)
+    spread = _Spread(run, rows)
     metrics = Recomputed(
-        rows_complete=_complete(run),
+        rows_complete=rows_complete(run),
         n_compared=n,
         n_signals=len(pairs),
         share_differs=round(len(bad) / n, 6),
-        worst_signal_share=round(len(differ[worst]) / len(pairs[worst]), 6),
-        share_differs_shifted=round(_shifted(pairs[worst]), 6),
-        largest_difference=round(max(abs(a - b) for f in pairs.values() for _, a, b in f), 6),
-        zero_std_logged_mean=round(float(z[:, 0].mean()), 6) if len(z) else None,
-        zero_std_recomputed_mean=round(float(z[:, 1].mean()), 6) if len(z) else None,
-        zero_std_differs=bool(np.abs(z[:, 0] - z[:, 1]).mean() > 0.01) if len(z) else None,
-        reward_std_is_global=_is_global(stds),
+        worst_signal_share=round(float(worst.differ.mean()), 6),
+        share_differs_shifted=round(worst.differ_shifted(), 6),
+        largest_difference=round(max(float(np.abs(p.logged - p.value).max()) for p in pairs), 6),
+        zero_std_logged_mean=_rounded(spread.zero[0]),
+        zero_std_recomputed_mean=_rounded(spread.zero[1]),
+        zero_std_differs=spread.zero_differs,
+        reward_std_is_global=spread.std_is_global,
         last_good_step=good[-1] if good else None,
         first_bad_step=first,
         from_start=bool(bad) and not good,
@@ -103,80 +94,101 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     return Measured(
         metrics,
         f"{n} logged means of {len(pairs)} signals recomputed from rollouts: {len(bad)} differ"
-        + (f", most often `{worst}` from step {first}" if bad else ""),
+        + (f", most often `{worst.name}` from step {first}" if bad else ""),
         tables=(table,) if bad else (),
         sources=run.rollouts.sources,
-        signal=f"logged {worst}" if bad else "",
+        signal=f"logged {worst.name}" if bad else "",
     )
 
 
-def _tolerance(pairs: list[tuple[int, float, float]]) -> float:
-    """Half a unit of the last digit that the log writes, and never below the common tolerance."""
-    logged = np.array([p[1] for p in pairs])
-    for digits in range(4):
-        if np.allclose(logged * 10**digits, np.round(logged * 10**digits), atol=1e-6):
-            return max(TOLERANCE, 0.51 * 10.0**-digits)
-    return TOLERANCE
+@dataclass(frozen=True)
+class _Pairs:
+    """A signal's logged values and the recomputed ones, at the steps that have both."""
+
+    name: str
+    step: IntArray
+    logged: FloatArray
+    value: FloatArray
+
+    @property
+    def differ(self) -> BoolArray:
+        return self._apart(self.logged, self.value)
+
+    def differ_shifted(self) -> float:
+        """Share that differs with rollouts moved by one step, early or late, at its best."""
+        a, b = self.logged, self.value
+        if len(a) < 2:
+            return 1.0
+        return min(
+            float(self._apart(a[1:], b[:-1]).mean()), float(self._apart(a[:-1], b[1:]).mean())
+        )
+
+    def rows(self, which: BoolArray) -> list[tuple[int, str, float, float]]:
+        values = (self.step[which], self.logged[which], self.value[which])
+        return [(s, self.name, a, b) for s, a, b in zip(*(v.tolist() for v in values), strict=True)]
+
+    def _apart(self, logged: FloatArray, value: FloatArray) -> BoolArray:
+        found: BoolArray = np.abs(logged - value) > self._tolerance * (1 + np.abs(value))
+        return found
+
+    @property
+    def _tolerance(self) -> float:
+        """Half a unit of the last digit that the log writes, and never below the common one."""
+        for digits in range(4):
+            scaled = self.logged * 10**digits
+            if np.allclose(scaled, np.round(scaled), atol=1e-6):
+                return max(TOLERANCE, 0.51 * 10.0**-digits)
+        return TOLERANCE
 
 
-def _shifted(pairs: list[tuple[int, float, float]]) -> float:
-    logged, value = np.array([p[1:] for p in pairs]).T
-    limit = _tolerance(pairs)
-    shares = [
-        float((np.abs(a - b) > limit * (1 + np.abs(b))).mean())
-        for a, b in ((logged[1:], value[:-1]), (logged[:-1], value[1:]))
-        if len(a)
-    ]
-    return min(shares, default=1.0)
+def _values(rows: RowTable) -> dict[str, FloatArray]:
+    """Mean per step, (S,), of each recomputable signal; NaN where it cannot be recomputed."""
+    parts = {name: rows.part(name) for name in rows.parts}
+    values = {f"reward_part/{name}": rows.mean(part) for name, part in parts.items()}
+    # How frameworks fill gaps in a total differs, so only steps without gaps are compared.
+    gaps = rows.count(~np.isfinite(np.sum([rows.total, *parts.values()], axis=0))) > 0
+    values["reward_mean"] = np.where(gaps, np.nan, rows.mean(rows.total))
+    return values
 
 
-def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
-    parts = {f"reward_part/{n}": v for n, v in batch.rewards.items()}
-    total = total_reward(run, batch)
-    unscored = any(not np.isfinite(v).all() for v in batch.rewards.values())
-    if total is not None and not unscored:  # how frameworks fill gaps in a total differs
-        parts["reward_mean"] = total
-    return {name: _mean(values) for name, values in parts.items()}
+def _pairs(run: Run, rows: RowTable, name: str, value: FloatArray) -> _Pairs:
+    logged = _logged(run, name, rows)
+    both = np.isfinite(logged) & np.isfinite(value)
+    return _Pairs(name, rows.steps[both], logged[both], value[both])
 
 
-def _mean(values: FloatArray) -> float | None:
-    """Mean of the scored rows."""
-    scored = values[np.isfinite(values)]
-    return float(scored.mean()) if len(scored) else None
+def _logged(run: Run, name: str, rows: RowTable) -> FloatArray:
+    """(S,) logged values, NaN where there is none."""
+    signal = run.signals.get(name)
+    values = [signal.at(step) if signal else None for step in rows.steps.tolist()]
+    return np.array([np.nan if value is None else value for value in values])
 
 
-def _complete(run: Run) -> bool | None:
-    generated = expected_rows(run)
-    rows = [len(b) for b in run.rollouts.batches()]
-    return None if generated is None or not rows else int(np.median(rows)) >= generated
+class _Spread:
+    """Logged spreads of the reward, and shares of groups without any, beside recomputed ones."""
+
+    def __init__(self, run: Run, rows: RowTable) -> None:
+        known = rows.count(~np.isfinite(rows.total)) == 0
+        spread = group_stats(rows.total, rows.group).spread
+        groups = np.bincount(rows.group_step, minlength=len(rows.steps))
+        within = np.bincount(rows.group_step, weights=spread, minlength=len(rows.steps)) / groups
+        equal = np.bincount(rows.group_step, weights=spread < 1e-4, minlength=len(rows.steps))
+        logged = _logged(run, "frac_zero_variance_groups", rows)
+        both = known & np.isfinite(logged)
+        zero = np.array([logged[both], (equal / groups)[both]])
+        self.zero = zero.mean(axis=1).tolist() if both.any() else (None, None)
+        self.zero_differs = bool(np.abs(zero[0] - zero[1]).mean() > 0.01) if both.any() else None
+        std = _logged(run, "reward_std", rows)
+        use = known & np.isfinite(std) & (rows.size > 1)
+        overall = (
+            rows.spread(rows.total)[use] * np.sqrt(rows.size / np.maximum(rows.size - 1, 1))[use]
+        )
+        self.std_is_global: bool | None = None
+        """Whether the logged spread fits the batch's better than the mean of the groups'."""
+        if use.sum() >= 5:
+            apart = (np.abs(std[use] - fits).mean() for fits in (overall, within[use]))
+            self.std_is_global = bool(next(apart) < next(apart))
 
 
-def _logged(run: Run, name: str, step: int) -> float | None:
-    signal: Signal | None = run.signals.get(name)
-    return signal.at(step) if signal else None
-
-
-def _add_spread(
-    run: Run,
-    batch: RolloutBatch,
-    zero: list[tuple[float, float]],
-    stds: list[tuple[float, float, float]],
-) -> None:
-    total = total_reward(run, batch)
-    if total is None or not np.isfinite(total).all():
-        return
-    spread = group_spread(total, batch.group)
-    logged = _logged(run, "frac_zero_variance_groups", batch.step)
-    if logged is not None:
-        zero.append((logged, float(np.mean(spread < 1e-4))))
-    std = _logged(run, "reward_std", batch.step)
-    if std is not None and len(total) > 1:
-        stds.append((std, float(np.std(total, ddof=1)), float(np.mean(spread))))
-
-
-def _is_global(stds: list[tuple[float, float, float]]) -> bool | None:
-    """Whether the logged `reward_std` fits the batch's spread better than the groups' mean."""
-    if len(stds) < 5:
-        return None
-    s = np.array(stds)
-    return bool(np.abs(s[:, 0] - s[:, 1]).mean() < np.abs(s[:, 0] - s[:, 2]).mean())
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

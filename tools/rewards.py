@@ -45,6 +45,16 @@ def total_reward(run: Run, batch: RolloutBatch) -> FloatArray | None:
     return batch.derived[key]
 
 
+def group_index(group: IntArray) -> tuple[IntArray, IntArray]:
+    """(R,) place of each row's group among the groups in order of number, and (N,) their sizes."""
+    if len(group) and group.min() >= 0:
+        size = np.bincount(group)
+        if size.all():  # many times faster than sorting
+            return group, size
+    _, index, size = np.unique(group, return_inverse=True, return_counts=True)
+    return index, size
+
+
 class GroupStats:
     """Statistics per group, in order of its number, each computed when asked for.
 
@@ -55,10 +65,7 @@ class GroupStats:
     def __init__(self, values: FloatArray, group: IntArray) -> None:
         """`values` and `group` are (R,)."""
         self._values = values
-        self.index: IntArray = group
-        self.size: IntArray = np.bincount(group) if len(group) and group.min() >= 0 else group[:0]
-        if not self.size.all() or not len(self.size):  # numbers are left out, or negative
-            _, self.index, self.size = np.unique(group, return_inverse=True, return_counts=True)
+        self.index, self.size = group_index(group)
 
     @cached_property
     def mean(self) -> FloatArray:
@@ -141,9 +148,3 @@ def scale_setting(run: Run) -> str | None:
     if isinstance(stated, bool):
         return "group" if stated else "none"
     return str(stated)
-
-
-def expected_rows(run: Run) -> int | None:
-    """Completions of one generation batch by the config, or None where it does not say."""
-    stated = run.config.number("generation_batch_size")
-    return int(stated) if stated else None

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from firstbad.tools.rewards import total_reward
+from firstbad.tools.rewards import group_index, total_reward
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 
 
@@ -28,10 +28,18 @@ class RowTable:
     @cached_property
     def group(self) -> IntArray:
         """(N,) number of each row's group; no two steps share one."""
-        own = [b.group - b.group.min() for b in self._batches]
-        start = np.cumsum([0, *(int(g.max()) + 1 for g in own)])
-        number: IntArray = np.concatenate(own) + np.repeat(start[:-1], self.size)
-        return number
+        own = [group_index(b.group) for b in self._batches]
+        start = np.cumsum([0, *(len(size) for _, size in own)])
+        return np.concatenate(
+            [index + first for (index, _), first in zip(own, start, strict=False)]
+        )
+
+    @cached_property
+    def group_step(self) -> IntArray:
+        """(K,) place of each group's step in `steps`."""
+        found = np.empty(int(self.group.max()) + 1, np.int64)
+        found[self.group] = self.step
+        return found
 
     @property
     def parts(self) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.readers.grouping import numbered
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import expected_rows, group_advantage, scale_setting, total_reward
+from firstbad.tools.rewards import group_advantage, scale_setting, total_reward
 from firstbad.tools.run import RolloutBatch, Run
 
 
@@ -30,7 +31,7 @@ class Rows(Dated):
     steps_row_count_differs: int
     """Steps whose number of rows is not the usual one."""
     complete: bool | None
-    """Steps hold as many rows as the config generates; None where it does not say."""
+    """Steps hold all rows that were trained on; None where the config does not say how many."""
     advantages_follow_prompts: bool | None
     """In steps with interleaved rows the advantages are those of the prompt's rows, wherever they
     stand: the file is in another order, training was not. None without such steps or advantages."""
@@ -68,7 +69,7 @@ def check_rows(run: Run) -> Measured[Rows]:
         if structural:
             bad.append((batch.step, ", ".join(structural)))
     first = bad[0][0] if bad else None
-    generated = expected_rows(run)
+    complete = rows_complete(run)
     good = [b.step for b in batches if first is None or b.step < first]
     metrics = Rows(
         n_steps=len(batches),
@@ -79,7 +80,7 @@ def check_rows(run: Run) -> Measured[Rows]:
         share_steps_broken=round(len(bad) / max(1, len(batches)), 6),
         order_expected=run.framework == "trl" or all(b.group_source != "prompt" for b in batches),
         steps_row_count_differs=counts["rows"],
-        complete=None if generated is None else usual_rows >= generated,
+        complete=complete,
         advantages_follow_prompts=_follow_prompts(run, batches),
         steps_repeated=len(run.rollouts.steps) - len(batches),
         steps_short_scores=counts["short"],
@@ -96,6 +97,7 @@ def check_rows(run: Run) -> Measured[Rows]:
     summary = (
         f"{metrics.n_rows} rows in {metrics.n_steps} steps, {expected} per prompt; "
         f"{len(bad)} steps with uneven or interleaved groups"
+        + ("; only part of the rows of a step is written" if complete is False else "")
     )
     return Measured(
         metrics,

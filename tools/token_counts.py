@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from firstbad.tools.completeness import rows_complete
 from firstbad.tools.run import FloatArray, RolloutBatch, Run, Signal
 from firstbad.tools.stats import pearson
 
@@ -14,7 +15,8 @@ class TokenCounts:
     """Estimates completion tokens per row.
 
     Where the source writes no counts, words or characters of the text are scaled by a straight
-    line to the logged mean length; the unit that follows the logged mean better is used.
+    line to the logged mean length; the unit that follows the logged mean better is used. Where only
+    a sample of the rows is written, words are scaled by one factor.
     """
 
     def __init__(self, run: Run, batches: list[RolloutBatch]) -> None:
@@ -25,6 +27,10 @@ class TokenCounts:
         self._line = (1.0, 0.0)
         logged = run.signals.get("completion_length_mean")
         if logged is None or len(batches) < 3:
+            return
+        if rows_complete(run) is False:  # a sample follows the mean of all rows only on average
+            x, y = _step_means(batches, self._unit, logged)
+            self._line = (float(y.mean() / x.mean()) if len(x) and x.mean() else 1.0, 0.0)
             return
         best = -1.0
         for unit in (_words, _characters):

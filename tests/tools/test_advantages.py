@@ -181,9 +181,111 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Missing) -> 
     assert "advantages" in missing(TOOL, make_run(config=CONFIG))
     assert "advantages" in missing(TOOL, make_run(config=CONFIG, rollouts=[rows]))
     rows = batch(rewards={"correct": [1, 0]}, advantage=[0.7, -0.7])
-    assert "scale_rewards" in missing(TOOL, make_run(rollouts=[rows]))
     by_part = {"multi_objective_aggregation": "normalize_then_sum"}
     assert "part by part" in missing(TOOL, make_run(config=by_part, rollouts=[rows]))
+
+
+def population(d: SimpleNamespace) -> None:
+    for g in range(4):
+        rows = d.total[d.group == g]
+        d.advantage[d.group == g] = (rows - rows.mean()) / (rows.std() + 1e-8)
+
+
+def others(d: SimpleNamespace) -> None:
+    for i in range(len(d.total)):
+        rest = [d.total[k] for k in np.flatnonzero(d.group == d.group[i]) if k != i]
+        d.advantage[i] = d.total[i] - sum(rest) / len(rest)
+
+
+def batch_scale(d: SimpleNamespace) -> None:
+    undivided(d)
+    d.advantage = d.advantage / (d.advantage.std() + 1e-8)
+
+
+def noise(d: SimpleNamespace) -> None:
+    """What a critic would leave: no function of the rewards."""
+    d.advantage = np.random.default_rng(d.step).normal(0.5, 1.0, len(d.total))
+
+
+@pytest.mark.parametrize("way", [population, others, batch_scale, undivided, whole_batch])
+def test_a_known_way_that_no_setting_names_is_the_run_s_own(
+    simulate: MakeRun, measure: Measure, way: Callable[[SimpleNamespace], None]
+) -> None:
+    found = measure(TOOL, simulate(2, steps=20, train=way, config={"scale_rewards": None}))
+    assert (found["estimator_known"], found["estimator_named"]) == (True, False)
+    assert found["share_rows_differ"] == 0
+    # sqrt(G - 1) = 2.646 for G = 8: the bound is that of the spread in use.
+    assert found["bound"] == (pytest.approx(2.6458, abs=1e-4) if way is population else None)
+
+
+def test_a_change_inside_the_run_is_seen_whatever_the_way_was(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def train(d: SimpleNamespace) -> None:
+        others(d)
+        if d.step >= ONSET:
+            negate(d)
+
+    found = measure(TOOL, simulate(2, train=train, config={"scale_rewards": None}))
+    assert not found["estimator_named"]
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert found["negated_fits"] == found["best_fit"] > 0.98
+
+
+def test_advantages_that_no_known_way_gives(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(2, steps=20, train=noise, config={"scale_rewards": None}))
+    assert not found["estimator_known"]
+    assert found["bound"] is None
+    assert found["group_sum_largest"] > 0.1
+    assert found["group_method"]
+    critic = {"scale_rewards": None, "vf_coef": 0.1}
+    assert not measure(TOOL, simulate(2, steps=20, train=noise, config=critic))["group_method"]
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "differ"),
+    [
+        ("rloo", others, False),
+        ("rloo", population, True),
+        ("reinforce_plus_plus_baseline", batch_scale, False),
+        ("reinforce_plus_plus_baseline", whole_batch, True),
+        ("grpo", population, False),
+        ("grpo", undivided, True),
+    ],
+)
+def test_a_named_estimator_is_held_against_the_rows(
+    simulate: MakeRun,
+    measure: Measure,
+    name: str,
+    way: Callable[[SimpleNamespace], None],
+    differ: bool,
+) -> None:
+    config = {"scale_rewards": None, "adv_estimator": name}
+    found = measure(TOOL, simulate(2, steps=20, train=way, config=config))
+    assert found["estimator_named"]
+    assert (found["share_rows_differ"] > 0.3) is differ
+
+
+def test_what_cannot_be_recomputed_from_rewards(simulate: MakeRun, missing: Missing) -> None:
+    for setting in ({"adv_estimator": "gae"}, {"use_kl_in_reward": True}):
+        assert "advantages" in missing(TOOL, simulate(2, steps=6, config=setting))
+
+
+def test_rows_of_groups_that_are_written_in_part_are_left_out(
+    simulate: MakeRun, measure: Measure, missing: Missing, changed: SimpleNamespace
+) -> None:
+    """A sample of a step's rows: what takes the whole group or batch is not recomputed."""
+    run = simulate(2, steps=20, config={"generation_batch_size": 32})
+    half = changed.rebatch(run, lambda b: changed.reorder(b, list(range(20))))  # groups 8, 8, 4
+    found = measure(TOOL, half)
+    assert (found["n_rows"], found["share_rows_differ"]) == (20 * 16, 0)
+    one_each = changed.rebatch(run, lambda b: changed.reorder(b, [0, 8, 16, 24]))
+    assert "advantages" in missing(TOOL, one_each)
+    over_batch = simulate(
+        2, steps=20, config={"generation_batch_size": 32, "scale_rewards": "batch"}
+    )
+    half = changed.rebatch(over_batch, lambda b: changed.reorder(b, list(range(16))))
+    assert "only part" in missing(TOOL, half)
 
 
 @settings(max_examples=8, derandomize=True)

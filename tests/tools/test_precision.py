@@ -109,6 +109,33 @@ def test_a_policy_that_is_sure_of_itself_is_not_on_the_grid(
     assert found["coarse_share"] < 0.05
 
 
+def sure(seed: int) -> npt.NDArray[np.float64]:
+    """Probabilities near 1 of four rows of 50 tokens."""
+    return 1 - np.random.default_rng(seed).uniform(0.002, 0.06, (4, 50))
+
+
+def test_log_probs_computed_in_bfloat16_are_told_from_those_stored_in_it(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    """Near 0 storing keeps eight bits; a probability, a sum or a difference keeps its own step."""
+    p = sure(1)
+    computed = {
+        "probability": np.log(bf16(p)),
+        "sum of exp": -np.log(bf16(1 / p)),
+        "difference": bf16(1 + np.log(p)) - 1,
+        "difference of larger numbers": bf16(5 + np.log(p)) - 5,
+    }
+    for way, values in {**computed, "stored": np.log(p)}.items():
+        logp = bf16(np.concatenate([values, spread(1) - 0.1], axis=1))
+        found = measure(TOOL, make_run(captures=[capture_of(capture, 1, logp)], vocabulary=words))
+        assert found["coarse_share"] == 1, way
+        if way == "stored":
+            assert found["n_small"] > 150
+            assert found["stepped_share"] < 0.2
+        else:
+            assert found["stepped_share"] > 0.99, way
+
+
 def test_a_dump_that_was_stored_in_bfloat16_is_told_from_a_computation_in_it(
     make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:

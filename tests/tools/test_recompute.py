@@ -141,9 +141,14 @@ def test_which_spread_is_logged(simulate: MakeRun, measure: Measure, whole: bool
 
 @pytest.mark.parametrize(("generated", "complete"), [(32, True), (64, False), (None, None)])
 def test_means_over_rows_that_are_not_all_there(
-    simulate: MakeRun, measure: Measure, generated: int | None, complete: bool | None
+    simulate: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    generated: int | None,
+    complete: bool | None,
 ) -> None:
     run = simulate(1, steps=6, config={"generation_batch_size": generated})
+    run = changed.relog(run, **{"reward_part/correct": np.linspace(0.1, 0.6, 6)})
     assert measure(TOOL, run)["rows_complete"] is complete
 
 

@@ -151,9 +151,14 @@ def test_order_is_promised_by_some_sources_only(
 
 @pytest.mark.parametrize(("generated", "complete"), [(32, True), (64, False), (None, None)])
 def test_rows_that_the_config_generates_and_the_file_does_not_hold(
-    simulate: MakeRun, measure: Measure, generated: int | None, complete: bool | None
+    simulate: MakeRun,
+    measure: Measure,
+    changed: SimpleNamespace,
+    generated: int | None,
+    complete: bool | None,
 ) -> None:
     run = simulate(1, steps=6, config={"generation_batch_size": generated})
+    run = changed.relog(run, **{"reward_part/correct": np.linspace(0.1, 0.6, 6)})
     assert measure(TOOL, run)["complete"] is complete
 
 
