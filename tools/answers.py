@@ -12,6 +12,8 @@ from firstbad.tools.run import RolloutBatch
 
 Extractor = Callable[[str], str | None]
 
+NEARLY = 0.15
+"""Difference of likeness to the gold answers below which two extractors look alike."""
 LONGEST = 20_000
 """Characters of a completion that are looked at: its end, where answers stand."""
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
@@ -139,19 +141,31 @@ def extract(extractor: str, completion: str) -> str | None:
 
 
 def likely_extractor(batches: list[RolloutBatch]) -> str:
-    """The extractor whose answers look most like gold answers (by their number of words).
+    """The extractor whose answers look most like gold answers, by their number of words or length.
 
-    Looks, not agreement: the gold answers are on trial here. Ties go to the more specific one.
+    Length is that of words and numbers alone: `1 3 5` and `135` look alike. It must find an answer
+    in half of the completions. Looks, not agreement: the gold answers are on trial here. Of those
+    that look nearly alike the most specific one is taken.
     """
     value: dict[str, float] = {}
     for name in EXTRACTORS:
-        likeness = []
+        likeness, asked = [], 0
         for batch in batches[:5]:
             for gold, completion in zip(batch.gold or (), batch.completions, strict=True):
                 if gold is None:
                     continue
                 answer = extract(name, completion)
-                gap = abs(len((answer or "").split()) - len(normalise(gold).split()))
-                likeness.append(0.0 if answer is None else 1.0 / (1.0 + gap))
-        value[name] = round(float(np.mean(likeness)), 1) if likeness else 0.0
-    return max(value, key=lambda n: value[n])
+                asked += 1
+                if answer is not None:
+                    likeness.append(1.0 / (1.0 + _gap(answer, normalise(gold))))
+        found = len(likeness) >= asked / 2 and likeness
+        value[name] = float(np.mean(likeness)) if found else 0.0
+    best = max(value.values())
+    return next(name for name, found in value.items() if found >= best - NEARLY)
+
+
+def _gap(answer: str, gold: str) -> int:
+    """Words, or else characters of words and numbers, by which two answers differ in length."""
+    return min(
+        abs(len(answer.split()) - len(gold.split())), abs(len(loose(answer)) - len(loose(gold)))
+    )

@@ -6,7 +6,15 @@ from collections import Counter
 
 import numpy as np
 
-from firstbad.tools.answers import extract, likely_extractor, loose, normalise, words_of
+from firstbad.tools.answers import (
+    EXTRACTORS,
+    agree,
+    extract,
+    likely_extractor,
+    loose,
+    normalise,
+    words_of,
+)
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.registry import Measured, tool
@@ -19,6 +27,8 @@ OFTEN = 0.15
 """Share of contradicted consensus groups beyond which the gold answers are dated as wrong."""
 FEWEST = 20
 SURE_GAIN = 10.0
+_Row = tuple[int, str, str | None, str, float]
+"""Step, gold answer, consensus, prompt, share of the samples that give the consensus."""
 
 
 class Gold(Dated):
@@ -61,8 +71,8 @@ def check_gold(run: Run) -> Measured[Gold]:
     if not batches:
         raise NoData("no rollouts whose right answers are known")
     extractor = likely_extractor(batches)
-    rows: list[tuple[int, str, str | None, str, float]] = []  # step, gold, consensus, prompt, share
-    position: list[int] = []
+    rows: list[_Row] = []
+    contradicted: list[bool] = []
     for batch in batches:
         for g in np.unique(batch.group):
             members = np.flatnonzero(batch.group == g)
@@ -78,23 +88,27 @@ def check_gold(run: Run) -> Measured[Gold]:
             share = top[0][1] / len(members) if top else 0.0
             text = top[0][0] if share >= STRONG else None
             rows.append((batch.step, normalise(gold), text, batch.prompts[int(members[0])], share))
-            position.append(int(g))
+            contradicted.append(
+                text is not None
+                and _contradict(normalise(gold), text)
+                and not _said_otherwise([batch.completions[int(i)] for i in members], gold)
+            )
     agreed = [i for i, r in enumerate(rows) if r[2] is not None]
     if len(agreed) < FEWEST:
         raise NoData(
             f"{len(agreed)} groups agree on an answer and have a gold answer; {FEWEST} are needed"
         )
-    return _measured(run, rows, agreed, position)
+    return _measured(run, rows, agreed, [contradicted[i] for i in agreed])
 
 
 def _measured(
     run: Run,
-    rows: list[tuple[int, str, str | None, str, float]],
+    rows: list[_Row],
     agreed: list[int],
-    position: list[int],
+    contradicted: list[bool],
 ) -> Measured[Gold]:
     steps, where = np.unique([rows[i][0] for i in agreed], return_inverse=True)
-    wrong = np.array([_contradict(rows[i][1], str(rows[i][2])) for i in agreed])
+    wrong = np.array(contradicted)
     totals = np.bincount(where).astype(np.int64)
     hits = np.bincount(where, weights=wrong).astype(np.int64)
     stretch = raised_stretch(hits, totals)
@@ -162,14 +176,24 @@ def _contradict(gold: str, consensus: str) -> bool:
     return loose(gold) != loose(consensus) and not _holds(a, b) and not _holds(b, a)
 
 
+def _said_otherwise(completions: list[str], gold: str) -> bool:
+    """Whether another way of reading the answers finds the group agreed on the gold one.
+
+    The likely extractor goes by looks: of `1 3 5` it may read the last number where the gold answer
+    is written `135`.
+    """
+    said = [
+        sum(agree(extract(name, c), gold, strict=False) for c in completions) for name in EXTRACTORS
+    ]
+    return max(said) >= STRONG * len(completions)
+
+
 def _holds(whole: list[str], part: list[str]) -> bool:
     n = len(part)
     return n > 0 and any(whole[i : i + n] == part for i in range(len(whole) - n + 1))
 
 
-def _elsewhere(
-    rows: list[tuple[int, str, str | None, str, float]], bad: list[int]
-) -> tuple[float, float]:
+def _elsewhere(rows: list[_Row], bad: list[int]) -> tuple[float, float]:
     """How often a contradicted consensus is the gold answer of a neighbour in the batch."""
     if not bad:
         return 0.0, 0.0

@@ -39,7 +39,10 @@ class Numbers(Dated):
     nonfinite_captured: int
     """Non-finite values among captured completion tokens and advantages."""
     nonfinite_logged_steps: int
-    """Steps at which a recognised signal was logged as NaN or Inf."""
+    """Steps at which a recognised signal was logged as NaN or Inf, without `scaler_skips`."""
+    scaler_skips: int
+    """Steps at which only the gradient norm is not finite while fp16 is trained with a loss scaler,
+    where they are fewer than a tenth: such a step is skipped and the scale lowered."""
     first_nonfinite_order: int | None
     """Place in the order of computation of what broke first: 0 reward, 1 log-prob, 2 ratio,
     3 KL, 4 loss, 5 gradient."""
@@ -79,6 +82,9 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     finite = [s for s in run.signals.known.values() if len(s.values)]
     if run.signals.known and not finite:
         raise NoData("the metrics hold no finite value at all")
+    skips = _scaler_skips(run, found)
+    found = [f for f in found if f[0] not in skips]
+    logged -= skips
     found.sort()
     first = found[0] if found else None
     steps = run.signals.steps.tolist() or [c.step for c in run.captures]
@@ -91,6 +97,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         n_signals=len(run.signals.known),
         nonfinite_captured=in_captures,
         nonfinite_logged_steps=len(logged),
+        scaler_skips=len(skips),
         first_nonfinite_order=first[1] if first else None,
         low_precision_config=low,
         last_good_step=int(good[-1]) if good and first else None,
@@ -105,6 +112,8 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     )
     text = f"{values} captured values and {len(run.signals.known)} signals: "
     text += f"first non-finite is `{first[2]}` at step {first[0]}" if first else "all finite"
+    if skips:
+        text += f"; the gradient norm alone is not finite at {len(skips)} steps, with a loss scaler"
     if run.captures.unreadable:
         steps_lost = ", ".join(map(str, sorted(run.captures.unreadable)[:6]))
         text += f"; {len(run.captures.unreadable)} captures cannot be read (step {steps_lost})"
@@ -115,6 +124,23 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         sources=run.sources,
         signal=f"finiteness of {first[2]}" if first else "",
     )
+
+
+HALF = ("fp16", "float16", "16", "16-mixed", "half")
+
+
+def _scaler_skips(run: Run, found: list[tuple[int, int, str, int]]) -> set[int]:
+    """Steps that an fp16 loss scaler skipped: only the gradient overflowed, and not for long."""
+    config = run.config
+    half = config.flag("fp16") or any(
+        str(config.values.get(k)).lower() in HALF for k in ("mixed_precision", "precision", "dtype")
+    )
+    norm = run.signals.get("grad_norm_preclip")
+    if not half or norm is None:
+        return set()
+    others = {step for step, _, name, _ in found if name != "grad_norm_preclip"}
+    alone = set(norm.nonfinite_steps) - others
+    return alone if len(alone) < 0.1 * (len(norm.steps) + len(norm.nonfinite_steps)) else set()
 
 
 _CAPTURED = ("logp_new", "logp_old", "logp_ref", "entropy", "advantage")

@@ -31,6 +31,8 @@ class Schedule(Dated):
     configured: float | None
     share_off: float
     """Of steps whose rate differs from the schedule by more than 5 % (0 where it is unknown)."""
+    late_start_steps: int
+    """Steps with a rate of 0 before the schedule begins, beyond those that it holds itself."""
     at_resume: bool
     """A resume stands within one step of the first deviation."""
 
@@ -49,8 +51,11 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
     if signal is None or len(signal.steps) < 3:
         raise NoData("no logged learning rate")
     rate, steps = signal.values, signal.steps
-    expected = expected_rate(run, steps.astype(float))
-    warm = _warmup(run) if expected is not None else max(_warmup(run), _ramp(rate, steps))
+    late = _late_start(run, rate, steps)
+    expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
+    warm = late + _warmup(run)
+    if expected is None:
+        warm = max(warm, _ramp(rate[rate > 0], steps[rate > 0]))
     jump, at = _largest_jump(rate, expected, steps.astype(float), warm)
     if "restart" in (run.config.text("lr_scheduler_type") or ""):
         jump, at = 1.0, None  # jumps are its nature
@@ -73,6 +78,7 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         rate_after=None if place is None else float(rate[place]),
         configured=run.config.number("learning_rate"),
         share_off=round(float(off.mean()), 6),
+        late_start_steps=late,
         at_resume=place is not None and any(abs(r - int(steps[place])) <= 1 for r in resumes),
         last_good_step=int(steps[first - 1]) if first else None,
         first_bad_step=None if first is None else int(steps[first]),
@@ -92,6 +98,8 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         text = f"learning rate follows its schedule over {len(steps)} steps"
         if expected is None:
             text = f"learning rate moves without a jump over {len(steps)} steps; schedule unknown"
+        if late:
+            text += f"; it is 0 for {late} steps before that begins"
     else:
         text = (
             f"learning rate leaves its schedule at step {int(steps[first])}: "
@@ -140,6 +148,21 @@ def _warmup(run: Run) -> float:
     if not steps and ratio:
         steps = math.ceil(ratio * (run.config.number("max_steps") or 0.0))
     return steps
+
+
+def _late_start(run: Run, rate: FloatArray, steps: IntArray) -> int:
+    """Steps by which a warm-up begins late: rates of 0 beyond that of its first step.
+
+    0 where the config names a schedule that the rates do not follow after that many steps either.
+    """
+    if not (rate > 0).any() or rate[0] > 0:
+        return 0
+    late = int(steps[np.argmax(rate > 0)] - steps[0]) - 1
+    expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
+    if expected is None:
+        return late
+    follows = np.abs(rate - expected) <= 0.05 * np.maximum(expected, 0.02 * expected.max())
+    return late if follows.mean() > 0.9 else 0
 
 
 def _ramp(rate: FloatArray, steps: IntArray) -> float:

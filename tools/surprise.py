@@ -17,6 +17,8 @@ POOL = 1500
 """Fewest tokens a pooled mean is read from: 350 on-policy tokens scatter by up to 0.12 nats."""
 FLOOR = 0.1
 """Smallest pooled surprise, in nats, that dates anything."""
+TAIL = 3.0
+"""k1/k3 beyond which the samples lack the tail that k3 weighs."""
 DRIFT = 1.4
 """Growth within the off stretch beyond which it is a drift, not a setting."""
 
@@ -118,7 +120,9 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         first = min(d.step for d in dumps if d.step > drift[2])
         quiet = max((d.step for d in dumps if d.step <= drift[1]), default=None)
     pads = _padding(dumps)
-    off = abs(pools[worst][0]) > FLOOR or drifts
+    # Below the floor a surprise counts where k1/k3 tells the same from other log-probs.
+    lacks = (_k_ratio(late) or 0.0) > TAIL and pools[worst][0] < -FLOOR / 2
+    off = abs(pools[worst][0]) > FLOOR or drifts or lacks
     metrics = Surprise(
         n_captures=len(dumps),
         n_tokens=n,

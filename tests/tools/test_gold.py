@@ -50,6 +50,31 @@ def test_hand_counted_groups(make_run: MakeRun, batch: MakeBatch, measure: Measu
     assert found["elsewhere_share"] == 0, "`b` is nobody's gold answer"
 
 
+@pytest.mark.parametrize("gold", ["135", "1,3,5", "[1; 3; 5]", "(1)(3)(5)", "1 3 5."])
+def test_gold_in_another_form_is_no_wrong_gold(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, gold: str
+) -> None:
+    """Spaces and punctuation are form, whatever extractor the form of the gold answer suggests."""
+    rows = [
+        batch(
+            step,
+            prompts=["sort 5 3 1"] * 5,
+            completions=[*said(*["1 3 5"] * 4), "I count 5 3 9"],
+            gold=[gold] * 5,
+            size=5,
+        )
+        for step in range(1, 25)
+    ]
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["n_consensus"] == 24
+    assert found["consensus_wrong_share"] == 0
+    other = [
+        batch(r.step, prompts=r.prompts, completions=r.completions, gold=["246"] * 5, size=5)
+        for r in rows
+    ]
+    assert measure(TOOL, make_run(rollouts=other))["consensus_wrong_share"] == 1
+
+
 def shifted_gold(d: SimpleNamespace) -> None:
     """Each group has the gold answer of the one before it."""
     golds = [d.gold[g * 8] for g in range(4)]

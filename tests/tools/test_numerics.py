@@ -66,6 +66,38 @@ def test_what_breaks_first_is_named_by_its_place(
     assert found["nonfinite_logged_steps"] == 30
 
 
+@pytest.mark.parametrize(
+    ("config", "at", "skips"),
+    [
+        ({"fp16": True}, [1, 2, 40], 3),
+        ({"mixed_precision": "fp16"}, [40], 1),
+        ({"fp16": False}, [1, 2, 40], 0),
+        ({"fp16": True}, list(range(31, 61)), 0),  # to the end: no skipped step
+    ],
+)
+def test_steps_that_a_loss_scaler_skips(
+    simulate: MakeRun, measure: Measure, config: dict[str, object], at: list[int], skips: int
+) -> None:
+    def log(values: dict[str, Any], steps: Any) -> None:
+        values["grad_norm_preclip"][np.isin(steps, at)] = INF
+
+    found = measure(TOOL, simulate(1, log=log, config=config))
+    assert found["scaler_skips"] == skips
+    assert found["nonfinite_logged_steps"] == len(at) - skips
+    assert found["first_bad_step"] == (None if skips else at[0])
+
+
+def test_a_loss_that_overflows_with_its_gradient_is_no_skip(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def log(values: dict[str, Any], steps: Any) -> None:
+        for name in ("loss", "grad_norm_preclip"):
+            values[name][steps == 31] = INF
+
+    found = measure(TOOL, simulate(1, log=log, config={"fp16": True}))
+    assert (found["scaler_skips"], found["nonfinite_logged_steps"]) == (0, 1)
+
+
 def test_a_logged_entropy_was_not_captured(simulate: MakeRun, measure: Measure) -> None:
     def log(values: dict[str, Any], steps: Any) -> None:
         values["entropy"][steps == 31] = NAN

@@ -198,6 +198,33 @@ def test_a_warm_up_that_no_config_states_is_no_jump(make_run: MakeRun, measure: 
     assert found["first_bad_step"] is None
 
 
+@pytest.mark.parametrize("kind", ["constant_with_warmup", "linear", None])
+@pytest.mark.parametrize("idle", [2, 10])
+def test_a_warm_up_that_begins_late_is_no_jump(
+    make_run: MakeRun, measure: Measure, kind: str | None, idle: int
+) -> None:
+    """A rate of 0 for some steps, then a linear warm-up whose second step doubles the rate."""
+    step = np.arange(1, 121)
+    done = np.maximum(step - 1 - idle, 0)
+    rate = 1e-4 * np.minimum(1, done / 5)
+    config: dict[str, object] = {"learning_rate": 1e-4, "warmup_steps": 5, "max_steps": 120}
+    if kind == "linear":
+        rate = np.where(done < 5, rate, 1e-4 * (120 - done) / 115)
+    if kind is None:
+        config = {}
+    else:
+        config["lr_scheduler_type"] = kind
+    found = measure(TOOL, make_run(signals={"learning_rate": rate}, config=config))
+    assert found["jump_factor"] < 1.5
+    assert found["late_start_steps"] == idle
+    assert found["first_bad_step"] is None
+    # The same, and a jump after it.
+    rate[80:] *= 4
+    found = measure(TOOL, make_run(signals={"learning_rate": rate}, config=config))
+    assert found["first_bad_step"] == 81
+    assert found["jump_factor"] > 3
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no logged learning rate" in missing(TOOL, make_run())
     assert "no logged" in missing(TOOL, make_run(signals={"learning_rate": [1.0, 1.0]}))

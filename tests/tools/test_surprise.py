@@ -104,6 +104,44 @@ def test_a_sharper_sampler_has_the_other_sign(pools: Pools, measure: Measure) ->
     assert found["first_bad_step"] == 30
 
 
+def tail_cut(capture: MakeCapture, step: int, least: float) -> Capture:
+    """Tokens of four words with 0.5, 0.33, 0.15 and 0.02, those below `least` never drawn.
+
+    Training has taken the last word from 0.12 in the reference to 0.02; without it x = log(p/p_ref)
+    is 0.105, 0.129 or 0.069: k1 = 0.108, k3 = 0.006.
+    """
+    policy = np.array([0.5, 0.33, 0.15, 0.02])
+    reference = np.array([0.45, 0.29, 0.14, 0.12])
+    drawn = np.where(policy >= least, policy, 0.0)
+    rng = np.random.default_rng(step)
+    token = rng.choice(4, (64, 24), p=drawn / drawn.sum())
+    entropy = float(-(policy * np.log(policy)).sum())
+    return capture(
+        step,
+        token_id=token + 5,
+        logp_new=np.log(policy)[token],
+        logp_ref=np.log(reference)[token],
+        entropy=np.full(token.shape, entropy),
+    )
+
+
+def test_a_cut_tail_below_the_floor_is_told_by_two_tests_together(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    made = [tail_cut(capture, s, 0.1 if s >= 30 else 0.0) for s in range(5, 61, 5)]
+    found = measure(TOOL, make_run(captures=made, vocabulary=words))
+    # Surprise: E_q[-log p] - H = 0.997/0.98 - 1.076 = -0.058 nats, below the floor of 0.1.
+    assert found["signed_largest"] == pytest.approx(-0.058, abs=0.015)
+    assert found["z_largest"] > 8
+    assert found["k1_over_k3_late"] == pytest.approx(0.108 / 0.006, rel=0.1)
+    assert found["kl_gap_z"] < -8
+    assert (found["quiet_step"], found["first_bad_step"]) == (25, 30)
+    whole = [tail_cut(capture, s, 0.0) for s in range(5, 61, 5)]
+    found = measure(TOOL, make_run(captures=whole, vocabulary=words))
+    assert found["largest"] < 0.03
+    assert found["first_bad_step"] is None
+
+
 def test_weights_that_part_more_and_more(
     make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:
