@@ -14,7 +14,9 @@ from firstbad.agent.runs import open_ref
 from firstbad.agent.state import State, trail_of, update_of, waivers_of
 from firstbad.agent.trail import gather, judge, reach_verdict, refusals, walk_all
 from firstbad.playbooks.conclude import Ask
+from firstbad.playbooks.gate import Seen
 from firstbad.playbooks.loader import Loaded
+from firstbad.playbooks.requests import requests_of
 from firstbad.playbooks.results import LayerResult, Verdict, Waiver
 from firstbad.tools.run import Run
 
@@ -69,7 +71,9 @@ class Nodes:
 
         trail = trail_of(state)
         layer = self.loaded.playbook.layers[state["position"] - 1]
-        answer = interrupt(question(self.loaded, trail.layers[layer.id], state, self.record.run))
+        asked = ask_of(self.record)
+        seen = trail.seen(self.store)
+        answer = interrupt(question(self.loaded, trail.layers[layer.id], state, seen, asked))
         reason = str(answer.get("waive") or "").strip()
         if not reason:
             return {}
@@ -162,7 +166,9 @@ def ask_of(record: IncidentRecord) -> Ask:
     )
 
 
-def question(loaded: Loaded, layer: LayerResult, state: State, run: str) -> dict[str, Any]:
+def question(
+    loaded: Loaded, layer: LayerResult, state: State, seen: Seen, ask: Ask
+) -> dict[str, Any]:
     """What a person is asked about a layer that could not be decided."""
     undecided = {
         c["check"]
@@ -175,15 +181,11 @@ def question(loaded: Loaded, layer: LayerResult, state: State, run: str) -> dict
         for check in each.checks
         if each.id == layer.id and check.id in undecided
     ]
-    return {
-        "layer": layer.id,
-        "reason": layer.reason,
-        "requests": [
-            {
-                "need": check.request or check.asks,
-                "command": check.command.replace("RUN", run),
-                "decides": check.decides or check.asks,
-            }
-            for check in open_
-        ],
-    }
+    requests = [
+        request.model_dump(exclude={"layer"})
+        for check in open_
+        for request in requests_of(
+            check, seen, layer=layer.id, framework=ask.framework, run=ask.run
+        )
+    ]
+    return {"layer": layer.id, "reason": layer.reason, "requests": requests}

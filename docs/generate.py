@@ -203,6 +203,7 @@ def playbook_fields() -> str:
         (model.Check, "item of `checks`"),
         (model.Alternative, "item of `gate`"),
         (model.Pointer, "item of `points_to`"),
+        (model.Ask, "item of `request`"),
         (model.Note, "item of `notes`"),
         (model.Link, "item of `leads_to`"),
         (model.Symptom, "item of `symptoms`"),

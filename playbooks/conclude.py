@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -10,6 +9,7 @@ from firstbad.playbooks.causes import causes
 from firstbad.playbooks.gate import Seen, all_hold, observe
 from firstbad.playbooks.loader import PLACE, Loaded
 from firstbad.playbooks.model import Check, Layer, Pointer
+from firstbad.playbooks.requests import requests_of
 from firstbad.playbooks.results import (
     CheckResult,
     Confidence,
@@ -127,7 +127,7 @@ def conclude(
         ),
         waivers=tuple(waivers),
         not_checked=tuple(_not_checked(checks)),
-        requests=tuple(_requests(by_check, checks, ask)),
+        requests=tuple(dict.fromkeys(_requests(by_check, checks, seen, ask))),
         resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
         playbooks=(loaded.ref,),
         usage=usage,
@@ -374,16 +374,13 @@ def _not_checked(checks: Sequence[CheckResult]) -> Iterable[NotChecked]:
 
 
 def _requests(
-    by_check: Mapping[tuple[str, str], Check], checks: Sequence[CheckResult], ask: Ask
+    by_check: Mapping[tuple[str, str], Check], checks: Sequence[CheckResult], seen: Seen, ask: Ask
 ) -> Iterable[Request]:
     for result in checks:
-        check = by_check[result.layer, result.check]
-        if result.outcome == "inconclusive" and check.request and result.required:
-            yield Request(
-                layer=result.layer,
-                need=check.request,
-                command=check.command.replace("RUN", shlex.quote(ask.run)),
-                decides=check.decides or check.asks,
+        if result.outcome == "inconclusive" and result.required:
+            check = by_check[result.layer, result.check]
+            yield from requests_of(
+                check, seen, layer=result.layer, framework=ask.framework, run=ask.run
             )
 
 

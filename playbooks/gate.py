@@ -76,7 +76,7 @@ def judge(
     reason: Reason = "evidence_missing"
     strength = None
     excludes_not = ""
-    message = check.request
+    message = ""
     if blocked_by:
         outcome, reason = "not_reached", "depends_on_open"
         message = f"not read: depends on {', '.join(blocked_by)}"

@@ -20,6 +20,7 @@ from firstbad.playbooks.causes import SAFE, causes
 from firstbad.playbooks.model import Bounds, Call, Check, Layer, Playbook, Setting
 from firstbad.playbooks.results import PlaybookRef
 from firstbad.tools.errors import UserError
+from firstbad.tools.readers.aliases import framework_names
 from firstbad.tools.registry import Tool, tools
 
 REFERENCE = re.compile(r"^\$(?:noticed_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
@@ -169,6 +170,15 @@ def _check_names(
             yield from _measure(f"{match[1]}.{match[2]}", aliases)
         if pointer.onset is not None and pointer.onset not in aliases:
             yield f"onset `{pointer.onset}` is no evidence{_offer(pointer.onset, aliases)}"
+    for ask in check.request if isinstance(check.request, tuple) else ():
+        for measure in ask.unless:
+            yield from _measure(measure, aliases)
+        if isinstance(ask.need, dict) and "default" not in ask.need:
+            yield f"request `{next(iter(ask.need), '')}` has no `default` for other frameworks"
+        frameworks = {"default", *framework_names()}
+        for name in ask.need if isinstance(ask.need, dict) else ():
+            if name not in frameworks:
+                yield f"request: no framework `{name}`{_offer(name, frameworks)}"
     for name in (*check.depends_on, *check.voided_by):
         if name not in order:
             yield f"depends on `{name}`, which does not come before it{_offer(name, order)}"

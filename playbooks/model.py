@@ -55,6 +55,17 @@ class Pointer(Strict):
     """Look-alike sentence -> bounds that strike it out when they all hold."""
 
 
+class Ask(Strict):
+    """Evidence to ask for where a check is inconclusive."""
+
+    need: str | dict[str, str]
+    """What it is and how to get it; by framework where the settings differ, with a `default` for
+    all others."""
+    unless: Bounds = {}
+    """Bounds under which it is there already; an ask without them is for when nothing else is
+    missing."""
+
+
 class Note(Strict):
     """Looks odd and is normal: said when the bounds all hold."""
 
@@ -79,7 +90,7 @@ class Check(Strict):
     gate: tuple[Alternative, ...]
     points_to: tuple[Pointer, ...] = ()
     notes: tuple[Note, ...] = ()
-    request: str = ""
+    request: str | tuple[Ask, ...] = ""
     """What to ask for when it is inconclusive."""
     command: str = ""
     decides: str = ""

@@ -26,6 +26,9 @@ class LossIdentity(Dated):
     """Slope and correlation of logged against recomputed loss, and what the rest looks like."""
 
     n_steps: int
+    whole_loss: bool
+    """The whole loss is logged; False: its policy term alone, whose reduction over micro-batches
+    depends on the framework's version."""
     slope: float
     """Of logged on recomputed loss over the whole run; 1 when the pipeline is what it says."""
     correlation: float
@@ -97,6 +100,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         side = terms.cut(slice(cut, n))
     metrics = LossIdentity(
         n_steps=n,
+        whole_loss=terms.whole,
         slope=whole[0],
         correlation=whole[1],
         slope_before=sides[0][0] if len(sides) == 2 else None,
@@ -143,8 +147,9 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
 
 
 def _summary(m: LossIdentity, change: int) -> str:
+    what = "loss" if m.whole_loss else "policy term of the loss"
     text = (
-        f"logged against recomputed loss over {m.n_steps} steps: "
+        f"logged against recomputed {what} over {m.n_steps} steps: "
         f"slope {m.slope:.3f}, r {m.correlation:.4f}"
     )
     if m.slope_before is not None and m.slope_after is not None:

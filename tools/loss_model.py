@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
 from firstbad.tools.ratios import MicrobatchRows
+from firstbad.tools.rewards import used_advantage
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
@@ -29,12 +30,19 @@ class LossTerms:
     kl: FloatArray
     """beta x logged KL, zeros where there is none."""
     entropy: FloatArray | None
+    whole: bool = True
+    """`logged` is the whole loss; False: its policy term, without KL and entropy."""
 
     def cut(self, part: slice) -> LossTerms:
         """A part of the steps."""
         entropy = None if self.entropy is None else self.entropy[part]
-        return LossTerms(
-            self.steps[part], self.logged[part], self.policy[part], self.kl[part], entropy
+        return replace(
+            self,
+            steps=self.steps[part],
+            logged=self.logged[part],
+            policy=self.policy[part],
+            kl=self.kl[part],
+            entropy=entropy,
         )
 
     @property
@@ -49,7 +57,10 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     Raises:
         NoData: no loss, no advantages, or fewer than `fewest` steps with both.
     """
-    loss, kl, entropy = (run.signals.get(n) for n in ("loss", "kl_ref", "entropy"))
+    whole, term, kl, entropy = (
+        run.signals.get(n) for n in ("loss", "policy_loss", "kl_ref", "entropy")
+    )
+    loss = whole or term
     if loss is None:
         raise NoData("no logged loss")
     if not run.config.of_trainer:
@@ -57,14 +68,17 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     every = run.config.number("logging_steps")
     if every is not None and every > 1:
         raise NoData(f"the loss is averaged over {every:g} steps (`logging_steps`)")
-    batches = [b for b in run.rollouts.batches() if b.advantage is not None]
+    used = ((b, used_advantage(run, b)) for b in run.rollouts.batches())
+    batches = [b if a is b.advantage else replace(b, advantage=a) for b, a in used if a is not None]
     if not batches:
-        raise NoData("no rollouts with advantages")
+        raise NoData("no rollouts with advantages, nor settings that define them")
     if rows_complete(run) is False:
         raise NoData("the rollouts hold only part of the rows of a step, the loss is over all")
     if run.config.text("loss_type") is None and "normalize_advantages" in run.config.values:
         raise NoData("the loss of TRL's RLOO trainer is not among those recomputed here")
-    beta = 0.0 if kl_in_reward(run) else run.config.number("beta") or 0.0
+    if run.config.number("updates_per_batch") not in (None, 1.0):
+        raise NoData("each logged step holds several updates, so ratios are not 1")
+    beta = 0.0 if whole is None or kl_in_reward(run) else _kl_weight(run)
     counts = TokenCounts(run, batches)
     trained = TrainedTokens(run, batches, counts)
     rows = []
@@ -75,7 +89,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         policy, scale = _policy_loss(run, batch, trained.rows(batch))
         if logged is None or policy is None or k is None:
             continue
-        if h is not None:
+        if h is not None and whole is not None:
             logged += (run.config.number("entropy_coef") or 0.0) * h  # a declared bonus
         rows.append((batch.step, logged, policy, beta * k * scale, math.nan if h is None else h))
     table = np.array(rows, float).reshape(-1, 5)
@@ -90,10 +104,23 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 1],
             table[:, 2],
             table[:, 3],
-            None if np.isnan(table[:, 4]).any() else table[:, 4],
+            None if whole is None or np.isnan(table[:, 4]).any() else table[:, 4],
+            whole is not None,
         ),
         counts,
     )
+
+
+def _kl_weight(run: Run) -> float:
+    """Weight of KL in the loss; 0 where it is not stated and no KL is logged.
+
+    Raises:
+        NoData: KL is logged, and no file states its weight.
+    """
+    beta = run.config.number("beta")
+    if beta is None and run.signals.get("kl_ref") is not None:
+        raise NoData("KL is logged, and its weight in the loss (`beta`) is not stated")
+    return beta or 0.0
 
 
 class TrainedTokens:

@@ -13,6 +13,8 @@ from firstbad.tools.stats import first_of_run
 
 RATIO_NOISE = 1e-3
 """A ratio this near 1 counts as 1 (float32 log-probs)."""
+ENGINE = ("logprob_diff_mean", "engine_kl", "prob_diff_mean", "logprob_diff_sequence")
+"""Signals that compare the rollout engine with the trainer, most telling first."""
 
 
 class Ratios(Dated):
@@ -36,6 +38,12 @@ class Ratios(Dated):
     engine_difference_late: float | None
     engine_difference_growth: float | None
     """Late over early."""
+    engine_kl_late: float | None
+    """k3 divergence of engine and trainer, nats per token, median of the last third."""
+    engine_probability_late: float | None
+    """Mean abs(difference of probabilities) of engine and trainer: no nats."""
+    engine_sequence_late: float | None
+    """Mean over sequences of abs(difference of their mean log-probs), nats."""
     clip_mean_late: float | None
     """Mean clip fraction of the last third."""
     ratio_deviation_late: float | None
@@ -56,9 +64,9 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         name: run.signals.get(name)
         for name in ("ratio_max", "ratio_min", "ratio_mean", "clip_frac_total", "clip_frac_high")
     }
-    engine = run.signals.get("logprob_diff_mean")
+    engine, *others = (run.signals.get(name) for name in ENGINE)
     updates = updates_per_batch(run)
-    if not any(signals.values()) and engine is None and updates is None:
+    if not any((*signals.values(), engine, *others)) and updates is None:
         raise NoData("no ratio, clip fraction or engine difference logged, and no config")
     exact = updates is not None and updates <= 1 and any(signals.values())
     off = _off_steps(signals) if exact else None
@@ -79,6 +87,9 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         engine_difference_early=_third(engine, 0),
         engine_difference_late=_third(engine, 2),
         engine_difference_growth=_growth(engine),
+        engine_kl_late=_third(others[0], 2),
+        engine_probability_late=_third(others[1], 2),
+        engine_sequence_late=_third(others[2], 2),
         clip_mean_late=_third(clip, 2, mean=True),
         ratio_deviation_late=(
             round(float(np.median(deviation[-max(1, len(deviation) // 3) :])), 6)
@@ -92,6 +103,7 @@ def check_ratios(run: Run) -> Measured[Ratios]:
     told = "updates per batch unknown" if updates is None else f"updates per batch: {updates:g}"
     if off is not None:
         told += f"; {len(off)} of {len(steps)} steps with a ratio off 1 or a clip hit"
+    told += _engine(metrics)
     if metrics.ratio_largest_deviation is not None:
         told += f"; largest abs(ratio - 1) {metrics.ratio_largest_deviation:.3g}"
     return Measured(
@@ -99,11 +111,25 @@ def check_ratios(run: Run) -> Measured[Ratios]:
     )
 
 
+def _engine(m: Ratios) -> str:
+    """Engine against trainer, in what is logged of it."""
+    nats = "{:.3g} nats"
+    parts = [
+        ("mean difference", m.engine_difference_late, nats),
+        ("k3", m.engine_kl_late, nats),
+        ("difference of probabilities", m.engine_probability_late, "{:.3g}"),
+        ("difference of sequence means", m.engine_sequence_late, nats),
+    ]
+    told = [f"{name} {form.format(value)}" for name, value, form in parts if value is not None]
+    return f"; engine against trainer: {', '.join(told)}" if told else ""
+
+
 def updates_per_batch(run: Run) -> float | None:
     """Optimizer steps per rollout batch: steps per generation x passes / accumulation steps."""
+    stated = run.config.number("updates_per_batch")
     accumulation = run.config.number("gradient_accumulation_steps")
-    if not accumulation:
-        return None
+    if stated or not accumulation:
+        return stated
     per_generation = run.config.number("steps_per_generation") or accumulation
     passes = run.config.number("num_iterations") or 1.0
     return per_generation * passes / accumulation

@@ -83,6 +83,7 @@ _MODULES = (
     "rows",
     "schedule",
     "step_size",
+    "stock",
     "surprise",
     "variety",
     "window",

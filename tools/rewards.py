@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.run import FloatArray, IntArray, RolloutBatch, Run
 
 TRL_EPS = 1e-4
+VERL_EPS = 1e-6
 
 
 def reward_weights(run: Run, n_parts: int) -> FloatArray | None:
@@ -135,6 +136,23 @@ def group_advantage(
     if scale == "batch":
         return centred / (float(np.std(total, ddof=1)) + eps)
     return centred
+
+
+def used_advantage(run: Run, batch: RolloutBatch) -> FloatArray | None:
+    """(R,) advantages used in training: as recorded, else those that the config defines.
+
+    Recomputed only for verl's GRPO, whose dumps hold the scores alone: (r - group mean) / (s +
+    1e-6). None where KL is taken off the reward, which the scores do not show. Source: verl 0.9.1.
+    """
+    if batch.advantage is not None:
+        return batch.advantage
+    of_scores = run.config.flag("algorithm.use_kl_in_reward") is not True
+    if run.config.text("algorithm.adv_estimator") != "grpo" or not of_scores:
+        return None
+    total, scale = total_reward(run, batch), scale_setting(run)
+    if total is None or scale is None or not np.isfinite(total).all():
+        return None
+    return group_advantage(total, batch.group, scale=scale, eps=VERL_EPS)
 
 
 def scale_setting(run: Run) -> str | None:

@@ -268,3 +268,11 @@ def test_order_of_groups_and_step_numbers_do_not_matter(
     after = measure(TOOL, changed.shift_steps(moved, by))
     assert after == pytest.approx(changed.dates_moved(before, by), abs=2e-4)
     assert (before["first_bad_step"], before["factor"]) == (21, factor)
+
+
+def test_a_logged_kl_of_unstated_weight_is_not_taken_for_none(
+    simulate: MakeRun, missing: Callable[..., str]
+) -> None:
+    run = simulate(1, steps=30, config={"beta": 0.04})
+    values = {k: v for k, v in run.config.values.items() if k != "beta"}
+    assert "`beta`" in missing(TOOL, replace(run, config=replace(run.config, values=values)))

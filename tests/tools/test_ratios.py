@@ -133,3 +133,21 @@ def test_deviation_up_or_down_and_step_numbers_do_not_matter(
     assert before["first_bad_step"] == onset
     assert measure(TOOL, down) == before
     assert measure(TOOL, changed.shift_steps(up, by)) == changed.dates_moved(before, by)
+
+
+def test_each_way_to_compare_the_engine_is_told_apart(make_run: MakeRun, measure: Measure) -> None:
+    signals = {
+        "engine_kl": [0.001] * 6 + [0.002] * 3,
+        "prob_diff_mean": [0.004] * 9,
+        "logprob_diff_sequence": [0.003] * 9,
+    }
+    found = measure(TOOL, make_run(signals=signals))
+    assert found["engine_kl_late"] == 0.002
+    assert found["engine_probability_late"] == 0.004
+    assert found["engine_sequence_late"] == 0.003
+    assert found["engine_difference_late"] is None
+
+
+def test_stated_updates_win(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(config={**ONE_UPDATE, "updates_per_batch": 4.0}))
+    assert found["updates_per_batch"] == 4

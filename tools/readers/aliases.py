@@ -98,6 +98,11 @@ def unit_of(name: str) -> str:
     return units.get(bare) or units.get(bare.partition("/")[0] + "/<f>", "")
 
 
+def framework_names() -> Collection[str]:
+    """Every framework whose keys are known."""
+    return _table().keys.keys()
+
+
 def canonical_names() -> Collection[str]:
     """Every canonical name; `<f>` stands for the name of a reward function."""
     return _table().units.keys()

@@ -19,6 +19,7 @@ from firstbad.tools.readers.console import read_console
 from firstbad.tools.readers.history import read_history
 from firstbad.tools.readers.log import Log
 from firstbad.tools.readers.naming import name_signals
+from firstbad.tools.readers.settings import with_common_names
 from firstbad.tools.readers.shelf import shelve
 from firstbad.tools.readers.tables import find_tables, read_metrics
 from firstbad.tools.readers.tokenizer import read_vocabulary
@@ -43,6 +44,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     board = read_board(root)
     history = read_history(root)
     config = _completed(board.fill_config(read_config(root)), history.settings)
+    config = with_common_names(config)
     dumps = capture_folders(root)
     tables = find_tables(root, skip=list(dumps))
     logged = read_metrics(root, tables.metrics)

@@ -1,0 +1,55 @@
+"""Which evidence is there, so that nothing is asked for that a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from firstbad.tools.run import Run
+
+TOOL = "take_stock"
+
+MakeRun = Callable[..., Run]
+Measure = Callable[..., dict[str, Any]]
+
+
+def test_a_whole_run_lacks_nothing(simulate: MakeRun, measure: Measure) -> None:
+    settings = {"beta": 0.04, "gradient_accumulation_steps": 2, "use_vllm": False}
+    found = measure(TOOL, simulate(1, steps=15, config=settings))
+    assert (found["loss_steps"], found["rollout_steps"], found["advantage_steps"]) == (15, 15, 15)
+    assert found["settings"]
+    assert found["updates_known"]
+    assert found["loss_settings"]
+    assert found["engine_settled"]
+
+
+def test_a_logged_kl_needs_its_weight(make_run: MakeRun, measure: Measure) -> None:
+    trainer = {"num_generations": 4}
+    assert measure(TOOL, make_run(config=trainer))["loss_settings"], "no KL, so nothing to weigh"
+    with_kl = {"kl_ref": [0.01, 0.02]}
+    assert measure(TOOL, make_run(signals=with_kl, config={"beta": 0.0}))["loss_settings"]
+    found = measure(TOOL, make_run(signals=with_kl, config=trainer))
+    assert found["settings"]
+    assert not found["loss_settings"], "KL is logged, and its weight is not stated"
+    assert not found["updates_known"]
+
+
+def test_an_averaged_loss_is_no_loss_of_a_step(make_run: MakeRun, measure: Measure) -> None:
+    run = make_run(signals={"loss": [0.1, 0.2]}, config={"logging_steps": 10})
+    assert measure(TOOL, run)["loss_steps"] == 0
+    assert measure(TOOL, make_run(signals={"loss": [0.1, 0.2]}))["loss_steps"] == 2
+
+
+def test_an_engine_is_settled_by_its_absence_or_a_comparison(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    def settled(framework: str, signals: dict[str, Any], **config: Any) -> bool:
+        run = make_run(framework=framework, signals=signals, config=config)
+        return bool(measure(TOOL, run)["engine_settled"])
+
+    assert settled("trl", {}, use_vllm=False)
+    assert settled("trl", {}), "TRL samples with the trainer's own model unless told otherwise"
+    assert not settled("trl", {}, use_vllm=True)
+    assert settled("trl", {"logprob_diff_mean": [0.01]}, use_vllm=True)
+    assert not settled("verl", {})
+    assert settled("verl", {"engine_kl": [0.001]})

@@ -1,0 +1,52 @@
+"""Settings of other frameworks under the names that the tools read, which are TRL's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from firstbad.tools.run import Config
+
+_ACTOR = "actor_rollout_ref.actor."
+_ROLLOUT = "actor_rollout_ref.rollout."
+_VERL = {
+    "num_generations": _ROLLOUT + "n",
+    "max_completion_length": "data.max_response_length",
+    "max_grad_norm": _ACTOR + "grad_clip",
+    "entropy_coef": _ACTOR + "entropy_coeff",
+    "temperature": _ROLLOUT + "temperature",
+}
+# Aggregation of the token losses, as TRL's loss of the same denominator. The other modes sum.
+_VERL_LOSS = {"token-mean": "dapo", "seq-mean-token-mean": "grpo"}
+
+
+def with_common_names(config: Config) -> Config:
+    """The config with what a verl config says added under the common names.
+
+    Source: verl 0.9.1. A setting that is not stated is not added, except where verl's default is
+    documented and has not changed.
+    """
+    if not any(name.startswith("actor_rollout_ref.") for name in config.values):
+        return config
+    return replace(config, values={**_verl(config), **config.values})
+
+
+def _verl(config: Config) -> Mapping[str, object]:
+    values = config.values
+    found: dict[str, object] = {to: values[key] for to, key in _VERL.items() if key in values}
+    # Without `use_kl_loss` the loss holds no KL, whatever its coefficient says.
+    in_loss = config.flag(_ACTOR + "use_kl_loss")
+    found["beta"] = config.number(_ACTOR + "kl_loss_coef") if in_loss else 0.0
+    mode = config.text(_ACTOR + "loss_agg_mode") or "token-mean"
+    found["loss_type"] = _VERL_LOSS.get(mode, mode)
+    divides = config.flag("algorithm.norm_adv_by_std_in_grpo")
+    found["scale_rewards"] = "none" if divides is False else "group"
+    engine = config.text(_ROLLOUT + "name")
+    if engine is not None:
+        found["use_vllm"] = engine != "hf"
+    batch = config.number("data.train_batch_size")
+    mini = config.number(_ACTOR + "ppo_mini_batch_size")
+    if batch and mini:
+        passes = config.number(_ACTOR + "ppo_epochs") or 1.0
+        found["updates_per_batch"] = max(1.0, batch / mini) * passes
+    return {name: value for name, value in found.items() if value is not None}
