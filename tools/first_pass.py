@@ -77,7 +77,6 @@ def compare_first_pass(run: Run) -> Measured[FirstPass]:
         "before any update trainer and reference log-probs differ by "
         f"{metrics.difference:.3g} nats ({least:.3g} to {largest:.3g} by amount of padding)",
         tables=(table,),
-        sources=(capture.source,),
         window=(1, 1),
         signal="log-probs before any update, by padding",
     )

@@ -151,7 +151,7 @@ def _measured(
         metrics,
         text,
         tables=(table,) if shown else (),
-        sources=run.rollouts.sources,
+        sources=tuple(run.rollouts.answers()),
         signal="gold answer against the samples' consensus",
     )
 

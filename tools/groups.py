@@ -112,7 +112,6 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         f"{metrics.all_right_last:.2f}, all wrong {metrics.all_wrong_first:.2f} -> "
         f"{metrics.all_wrong_last:.2f} (first and last third){predicted_text}",
         tables=(per_step,),
-        sources=run.rollouts.sources,
         window=(int(table[0, 0]), int(table[-1, 0])),
         signal="groups without contrast",
     )

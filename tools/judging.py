@@ -175,8 +175,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         metrics,
         _summary(metrics, judge.part, str(judge), pattern.text if pattern else ""),
         tables=tuple(t for t in tables if t.rows),
-        sources=run.rollouts.sources,
         window=(int(steps[0]), int(steps[-1])),
+        sources=tuple(run.rollouts.answers()),
         signal=f"agreement of `{judge.part}` with independent judging",
     )
 

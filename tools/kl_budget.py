@@ -80,6 +80,5 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         metrics,
         f"beta {beta:g}, KL {late:.3g} nats per token: {100 * used:.2g} % of the KL budget used; "
         f"reward moves by {metrics.reward_gain:+.1f} step spreads",
-        sources=run.sources,
         signal="share of the KL budget",
     )

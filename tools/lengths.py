@@ -68,7 +68,6 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         metrics,
         f"cut completions {100 * first:.0f} % -> {100 * last:.0f} % (first and last third)"
         + (f", cap {cap:g} tokens" if cap else ""),
-        sources=run.sources,
         signal="share of cut completions",
     )
 
@@ -162,9 +161,7 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     text = f"mean length {means[0]:.1f} -> {means[2]:.1f} tokens (first and last third)"
     if paid:
         text += f"; `{paid}` goes with length by r {metrics.paid_part_correlation:.2f} in groups"
-    return Measured(
-        metrics, text, tables=(table,), sources=run.rollouts.sources, signal="pay for length"
-    )
+    return Measured(metrics, text, tables=(table,), signal="pay for length")
 
 
 def _weight(run: Run, names: Iterable[str], paid: str | None) -> float:

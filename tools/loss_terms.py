@@ -90,7 +90,6 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
     return Measured(
         metrics,
         text,
-        sources=run.rollouts.sources,
         window=(int(terms.steps[0]), int(terms.steps[-1])),
         signal="logged less recomputed loss",
     )

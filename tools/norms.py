@@ -96,7 +96,7 @@ def check_norms(run: Run) -> Measured[Norms]:
         text += f"; above the clip value {clip:g} in {100 * (metrics.share_above_clip or 0):.0f} %"
     if factor is not None:
         text += f"; level changes by {factor:.2f} at step {metrics.first_bad_step}"
-    return Measured(metrics, text, sources=run.sources, signal="level of the gradient norm")
+    return Measured(metrics, text, signal="level of the gradient norm")
 
 
 def _contrast(run: Run, signal: Signal) -> FloatArray:

@@ -93,9 +93,7 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         told += f"; {len(off)} of {len(steps)} steps with a ratio off 1 or a clip hit"
     if metrics.ratio_largest_deviation is not None:
         told += f"; largest abs(ratio - 1) {metrics.ratio_largest_deviation:.3g}"
-    return Measured(
-        metrics, told, sources=run.sources, signal="ratio before any update" if first else ""
-    )
+    return Measured(metrics, told, signal="ratio before any update" if first else "")
 
 
 def updates_per_batch(run: Run) -> float | None:

@@ -148,7 +148,6 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         metrics,
         text,
         tables=(table,),
-        sources=run.rollouts.sources,
         window=(steps[0], steps[-1]),
         signal="single reward parts",
     )

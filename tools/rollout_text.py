@@ -122,7 +122,6 @@ def read_rollouts(
         f"{_percent(x, y, 'garbage')}, broken off {_percent(x, y, 'broken')}, distinct "
         f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words",
         tables=(table,),
-        sources=run.rollouts.sources,
         window=(int(early[0]), int(late[-1])),
     )
 

@@ -101,7 +101,6 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         metrics,
         text,
         tables=(table,),
-        sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
         signal="learning rate against its schedule",
     )

@@ -105,7 +105,6 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     return Measured(
         metrics,
         ", ".join(p for p in parts if p),
-        sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
         signal="KL, norm and entropy together",
     )

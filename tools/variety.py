@@ -99,7 +99,6 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         metrics,
         text,
         tables=(table,) if shown else (),
-        sources=run.rollouts.sources,
         signal="repeated prompts",
     )
 

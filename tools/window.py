@@ -185,7 +185,6 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
         metrics,
         _summary(lead, setting, len(signals)),
         tables=(table,),
-        sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
         signal=lead.signal if lead else "",
     )
