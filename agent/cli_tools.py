@@ -115,7 +115,7 @@ def _print(evidence: Evidence) -> None:
             say(f"({each.cut_rows} more rows)")
     if evidence.sources:
         say()
-        rows = [(s.kind, s.digest or "", clean(s.ref)) for s in evidence.sources[:FILES]]
-        say("\n".join(table(rows)))
+        files = [(s.kind, s.digest or "", clean(s.ref)) for s in evidence.sources[:FILES]]
+        say("\n".join(table(files)))
         if (more := len(evidence.sources) - FILES) > 0:
             say(f"({more} more files; --json lists them all)")

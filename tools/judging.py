@@ -12,6 +12,7 @@ from firstbad.tools.answers import EXTRACTORS, agree, extract, likely_extractor
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.groups import looks_like_outcome, outcome_part
+from firstbad.tools.numbers import percent
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
@@ -182,17 +183,17 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
 
 
 def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
-    kind = "fair" if m.calibrated else "not calibrated"
+    doubt = "" if m.calibrated else ", too few to trust it alone"
     text = (
-        f"`{part}` against gold answers ({extractor}, {kind}: "
-        f"{100 * m.calibration_agreement:.1f} % agreement on the earliest rows): "
-        f"{m.n_rows} rows, {100 * m.agreement_all:.1f} % agree"
+        f"`{part}` against gold answers ({extractor}; it agrees with the score in "
+        f"{percent(m.calibration_agreement)} of the earliest rows{doubt}): "
+        f"{m.n_rows} rows, {percent(m.agreement_all)} agree"
     )
     if m.first_bad_step is not None:
         text += (
-            f"; from step {m.first_bad_step} on {100 * m.agreement_after:.1f} % agree: "
-            f"{100 * m.rejected_right_share:.0f} % of the right answers are scored as wrong, "
-            f"{100 * m.accepted_wrong_share:.0f} % of the wrong ones as right"
+            f"; from step {m.first_bad_step} on {percent(m.agreement_after)} agree: "
+            f"{percent(m.rejected_right_share)} of the right answers are scored as wrong, "
+            f"{percent(m.accepted_wrong_share)} of the wrong ones as right"
         )
     return text + (f"; the rejected rows share: {pattern}" if pattern else "")
 
@@ -255,7 +256,7 @@ def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> _Judge:
     if best.agreement < CALIBRATED and not part and not looks_like_outcome(best.part):
         raise NoData(
             f"no part is named like an outcome, and none agrees with plain judging "
-            f"(`{best.part}` best, {100 * best.agreement:.0f} %)"
+            f"(`{best.part}` best, {percent(best.agreement)})"
         )
     return best
 

@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_correlation, group_spread, reward_weights, total_reward
 from firstbad.tools.run import Run, Signal
@@ -66,7 +67,7 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     )
     return Measured(
         metrics,
-        f"cut completions {100 * first:.0f} % -> {100 * last:.0f} % (first and last third)"
+        f"cut completions {percent(first)} -> {percent(last)} (first and last third)"
         + (f", cap {cap:g} tokens" if cap else ""),
         signal="share of cut completions",
     )

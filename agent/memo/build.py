@@ -40,7 +40,6 @@ from firstbad.agent.memo.text import (
     code,
     code_html,
     markdown,
-    number,
     one_line,
     rich,
     visible,
@@ -52,6 +51,7 @@ from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.results import Verdict
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.numbers import number
 from firstbad.tools.run import Run
 
 HEADLINE, COMPLAINT = 400, 240

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from firstbad.agent.memo.text import LONGEST, brief, number, one_line
+from firstbad.agent.memo.text import LONGEST, brief, one_line
 from firstbad.agent.memo.view import RequestView, Row
 from firstbad.agent.memo.words import blocker, names, step
 from firstbad.playbooks.model import Cause
 from firstbad.playbooks.results import Finding, NotChecked, Onset, Request, Verdict
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.numbers import number
 
 WEAK = ("differential", "proxy", "declared")
 """Strengths that leave something open."""

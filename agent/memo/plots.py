@@ -13,9 +13,10 @@ import numpy as np
 from markupsafe import Markup
 
 from firstbad.agent.memo.svg import Chart, Marker, Series, draw, legend
-from firstbad.agent.memo.text import brief, is_step, number, one_line
+from firstbad.agent.memo.text import brief, one_line
 from firstbad.playbooks.results import Onset, Verdict
 from firstbad.tools.evidence import Evidence, Table
+from firstbad.tools.numbers import is_step, number
 from firstbad.tools.run import FloatArray, Run, Signal
 
 MOST = 8

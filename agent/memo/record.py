@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from firstbad.agent.memo.tables import grid
-from firstbad.agent.memo.text import brief, cut, is_step, number, one_line, tool_command
+from firstbad.agent.memo.text import brief, cut, one_line, tool_command
 from firstbad.agent.memo.view import EvidenceView, FindingView, Pair, Row, Side
 from firstbad.agent.memo.words import blocker, onset_text, step
 from firstbad.playbooks.results import Finding, Verdict
 from firstbad.tools.evidence import Evidence, Scalar, Table
+from firstbad.tools.numbers import is_step, number
 
 READS_TEXT = "read_rollouts"
 """The tool whose table holds rollouts before and after."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firstbad.agent.memo.text import number
 from firstbad.playbooks.results import LayerResult, Onset
+from firstbad.tools.numbers import number
 
 
 def step(at: int) -> str:
