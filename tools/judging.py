@@ -24,6 +24,8 @@ CALIBRATION_ROWS = 300
 FEWEST = 60
 SURE_GAIN = 12.0
 """Log-likelihood a stretch of disagreement must gain, in nats, to be read as one."""
+EXAMPLES = 8
+"""Rows shown on which judge and reward disagree."""
 
 
 class Judging(Dated):
@@ -165,7 +167,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         first_bad_step=first,
         from_start=stretch is not None and stretch.first == 0,
     )
-    tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted)]
+    tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted, inside)]
     if pattern is not None:
         tables.append(
             Table(
@@ -386,10 +388,10 @@ def _per_step(steps: FloatArray, where: IntArray, judged: _Judged) -> Table:
     )
 
 
-def _examples(judged: _Judged, wrong: BoolArray) -> Table:
-    found = np.flatnonzero(wrong)
+def _examples(judged: _Judged, wrong: BoolArray, inside: BoolArray) -> Table:
+    """Rows spread over the bad stretch first, and over the rest where it has too few."""
     rows: list[tuple[Scalar, ...]] = []
-    for i in found[:: max(1, len(found) // 8)][:8]:
+    for i in [*_spread(wrong & inside), *_spread(wrong & ~inside)][:EXAMPLES]:
         batch, r = judged.rows[i]
         gold = batch.gold[r] if batch.gold else None
         verdict = "right" if judged.right[i] else "wrong"
@@ -408,8 +410,13 @@ def _examples(judged: _Judged, wrong: BoolArray) -> Table:
         title="rows on which judge and reward disagree",
         columns=("step", "row", "prompt", "completion", "gold", "judged", "scored"),
         rows=tuple(rows),
-        cut_rows=max(0, len(found) - len(rows)),
+        cut_rows=int(wrong.sum()) - len(rows),
     )
+
+
+def _spread(chosen: BoolArray) -> list[int]:
+    found = np.flatnonzero(chosen)
+    return [int(i) for i in found[:: max(1, len(found) // EXAMPLES)][:EXAMPLES]]
 
 
 def _mean(flags: BoolArray) -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from firstbad.agent.plain import plain
+from firstbad.agent.plain import bound, plain
 from firstbad.tools.evidence import Scalar
 from firstbad.tools.numbers import number
 
@@ -139,6 +139,7 @@ def _defuse(match: re.Match[str]) -> str:
 
 def _prose(text: str) -> str:
     """Escaped text; words that a reader's program might take for a link or a tag become code."""
+    text = bound(text)
     if not _RISKY.search(text):
         return _escaped(text)
     words = re.split(r"([ |]+)", text)
@@ -199,7 +200,7 @@ def code_html(text: str) -> Markup:
 
 
 def _linked(text: str, evidence: Mapping[str, object]) -> Markup:
-    pieces = re.split(r"\b(E\d+)\b", text)
+    pieces = re.split(r"\b(E\d+)\b", bound(text))
     return Markup("").join(
         Markup('<a href="#{0}">{0}</a>').format(piece)
         if i % 2 and piece in evidence

@@ -18,13 +18,13 @@ _CONDITIONS = {
     "needs": {True: "met", False: "not met", None: "not observed"},
     "fail_if": {True: "broken", False: "holds", None: "not observed"},
     "doubt_if": {True: "doubtful", False: "holds", None: "not observed"},
-    "looked_for": {True: "seen", False: "not seen", None: "not observed"},
+    "looked_for": {True: "met", False: "not met", None: "not observed"},
 }
 _PHRASES = {
     "needs": "needs",
     "fail_if": "fails if",
     "doubt_if": "in doubt if",
-    "looked_for": "looked for",
+    "looked_for": "stronger test needs",
 }
 
 
