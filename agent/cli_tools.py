@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from firstbad.tools.evidence import Evidence, Scalar
 
 app = group("The measurements.")
+FILES = 12
+"""Files that are listed."""
 EXIT_CODES = {"measured": 0, "no_data": 3, "error": 70}
 
 
@@ -113,8 +115,7 @@ def _print(evidence: Evidence) -> None:
             say(f"({each.cut_rows} more rows)")
     if evidence.sources:
         say()
-        say(
-            "\n".join(
-                table([(s.kind, s.digest or "", clean(s.ref)) for s in evidence.sources[:12]])
-            )
-        )
+        files = [(s.kind, s.digest or "", clean(s.ref)) for s in evidence.sources[:FILES]]
+        say("\n".join(table(files)))
+        if (more := len(evidence.sources) - FILES) > 0:
+            say(f"({more} more files; --json lists them all)")

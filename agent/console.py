@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TextIO
+
+from firstbad.agent.plain import bound
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 NARROW = 28
@@ -45,7 +48,7 @@ def wrap(text: str, room: int) -> list[str]:
     """Lines of at most `room` columns; a word longer than that is cut."""
     lines: list[str] = []
     line = ""
-    for word in text.split():
+    for word in re.split(r"[^\S\N{NO-BREAK SPACE}]+", bound(text).strip()):
         for piece in _pieces(word, room):
             longer = f"{line} {piece}" if line else piece
             if cells(longer) <= room:
@@ -53,7 +56,8 @@ def wrap(text: str, room: int) -> list[str]:
             else:
                 lines.append(line)
                 line = piece
-    return [*lines, line] if line or not lines else lines
+    whole = [*lines, line] if line or not lines else lines
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in whole]
 
 
 def _pieces(word: str, room: int) -> Iterable[str]:

@@ -19,5 +19,5 @@ def home() -> Path:
 
 
 def incidents_folder(out: Path | None = None) -> Path:
-    """The folder whose children are incident folders: `out` where given."""
-    return out if out is not None else home() / "incidents"
+    """The folder whose children are incident folders, as an absolute path: `out` where given."""
+    return (out.expanduser() if out is not None else home() / "incidents").absolute()

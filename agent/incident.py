@@ -33,7 +33,7 @@ class IncidentRecord:
 
     id: str
     run: str
-    """The run as the user typed it, normalised by its reader; memos show this one."""
+    """The run, normalised by its reader and with an absolute path; memos and commands show it."""
     run_at: str
     """The same run, wherever the next process is started."""
     framework: str

@@ -114,7 +114,7 @@ def _begin(
     lasting = playbook if playbook in shipped() else str(Path(playbook).resolve())
     incident = incidents.create(
         {
-            "run": run.ref.encode("utf-8", "backslashreplace").decode("utf-8"),
+            "run": absolute(run.ref).encode("utf-8", "backslashreplace").decode("utf-8"),
             "run_at": absolute(ref),
             "framework": run.framework,
             "complaint": said.raw,

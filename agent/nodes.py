@@ -116,7 +116,7 @@ class Nodes:
 
     def memo(self, state: State) -> dict[str, Any]:
         """Write the memo."""
-        from firstbad.agent.memo import build_memo
+        from firstbad.agent.memo.build import build_memo
 
         verdict = Verdict.model_validate_json(self.incident.verdict_file.read_text("utf-8"))
         evidence = {i: self.store.by_id(i) for i in trail_of(state).evidence_ids()}

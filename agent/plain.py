@@ -14,6 +14,11 @@ _HARMFUL = re.compile(
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|nats?|tokens?|words|steps?|seconds|s|times|rows|files?)(?![A-Za-z]))"
+)
+"""The space between a number and its unit."""
+
 
 def plain(text: str, *, one_line: bool = False) -> str:
     """The text with everything that could steer a terminal written as visible signs.
@@ -25,6 +30,11 @@ def plain(text: str, *, one_line: bool = False) -> str:
     if one_line:
         text = re.sub(r"[\r\n\t]+", " ", text)
     return _HARMFUL.sub(_visible, text)
+
+
+def bound(text: str) -> str:
+    """Prose in which no line ends between a number and its unit, or inside an arrow."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text).replace(" -> ", " \N{RIGHTWARDS ARROW} ")
 
 
 def _visible(match: re.Match[str]) -> str:

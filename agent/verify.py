@@ -148,7 +148,7 @@ def _conclude_again(
     incident: Incident, record: IncidentRecord, loaded: Loaded, run: Run, source: Recount
 ) -> Iterator[Difference]:
     """Walk, judge, conclude and write again; differences in the verdict and in the memo."""
-    from firstbad.agent.memo import build_memo
+    from firstbad.agent.memo.build import build_memo
 
     waivers = [Waiver.model_validate(w) for w in record.waivers]
     trail = Trail()

@@ -24,6 +24,8 @@ from firstbad.playbooks.results import (
 )
 from firstbad.playbooks.walk import window_kind
 from firstbad.tools.evidence import Evidence, Record
+from firstbad.tools.numbers import is_step, percent
+from firstbad.tools.numbers import number as written
 
 LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 STILL_GOING = "nothing measured here dates it"
@@ -254,11 +256,9 @@ def fill(text: str, seen: Seen) -> str:
         value = observe(seen, place)
         if value is None:
             return "unknown"
-        if isinstance(value, bool):
-            return "yes" if value else "no"
         if form == "%":
-            return f"{100 * value:.0f} %"
-        return f"{value}" if isinstance(value, int) else f"{value:.{form or 3}g}"
+            return percent(value)
+        return written(value, digits=int(form or 3), step=is_step(place.split(".")[1]))
 
     return PLACE.sub(
         lambda m: number(f"{m[1]}.{m[2]}", m[0][1:-1].partition(":")[2]),

@@ -104,72 +104,99 @@ def parse(raw: bytes, path: str) -> Playbook:
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
     except ValidationError as error:
-        lines = [f"{_place(e['loc'])}: {e['msg']}" for e in error.errors()]
+        lines = dict.fromkeys(_misfit(e["loc"], e["msg"]) for e in error.errors())
         raise UserError(f"{path}: " + "\n  ".join(lines)) from error
 
 
+Aliases = dict[str, Tool | None]
+"""Evidence by alias; None where its line is wrong itself: what names it is not told again."""
+
+
 def lint(playbook: Playbook) -> Iterator[str]:
-    """Every problem of a playbook against the tools, measures, causes and layers that exist."""
+    """Every problem of a playbook against the tools, measures, causes and layers that exist.
+
+    One line each: what is wrong in several places for one reason is told once.
+    """
+    told: dict[str, str] = {}
+    places: dict[str, set[str]] = {}
+    for where, problem in _problems(playbook):
+        root = problem.partition("; ")[0]  # what there is instead differs from place to place
+        told.setdefault(root, f"{where}: {problem}")
+        places.setdefault(root, set()).add(where)
+    for root, line in told.items():
+        others = len(places[root]) - 1
+        yield line + (f" (and {others} other place{'s' if others > 1 else ''})" if others else "")
+
+
+def _problems(playbook: Playbook) -> Iterator[tuple[str, str]]:
+    """Places and what is wrong there."""
     known = tools()
     order: list[str] = []
-    aliases: dict[str, Tool] = {}
+    aliases: Aliases = {}
     for layer in playbook.layers:
         for check in layer.checks:
             where = f"layer `{layer.id}`, check `{check.id}`"
             if f"{layer.id}.{check.id}" in order:
-                yield f"{where}: the layer has a check of that name already"
-            yield from (f"{where}: {p}" for p in _check_calls(check, known, aliases))
-            yield from (f"{where}: {p}" for p in _check_names(check, aliases, order, layer))
+                yield where, "the layer has a check of that name already"
+            yield from ((where, p) for p in _check_calls(check, known, aliases))
+            yield from ((where, p) for p in _check_names(check, aliases, order, layer))
             order.append(f"{layer.id}.{check.id}")
         if layer.id in order:
-            yield f"layer `{layer.id}`: there is a layer of that name already"
+            yield f"layer `{layer.id}`", "there is a layer of that name already"
         order.append(layer.id)
-    yield from (f"top: {p}" for p in _check_top(playbook, aliases, order))
+    yield from (("top", p) for p in _check_top(playbook, aliases, order))
 
 
-def _check_calls(
-    check: Check, known: Mapping[str, Tool], aliases: dict[str, Tool]
-) -> Iterator[str]:
+def _check_calls(check: Check, known: Mapping[str, Tool], aliases: Aliases) -> Iterator[str]:
     for alias, call in check.evidence.items():
-        if isinstance(call, dict) and len(call) != 1:
-            yield f"evidence `{alias}` names {len(call)} tools; one is expected: {', '.join(call)}"
-            continue
-        name, settings = call_parts(call)
-        if name not in known:
-            yield f"no tool `{name}`{_offer(name, known)}"
-            continue
-        fixed = {}
-        for key, value in settings.items():
-            reference = REFERENCE.match(value) if isinstance(value, str) else None
-            fields = known[name].settings.model_fields
-            if key not in fields:
-                yield f"`{name}` has no setting `{key}`{_offer(key, fields)}"
-            elif reference is None:
-                fixed[key] = value
-            elif reference[1] is not None:
-                yield from _measure(f"{reference[1]}.{reference[2]}", aliases)
-        try:
-            known[name].settings(**fixed)
-        except ValidationError as error:
-            yield f"`{name}`: {error.errors()[0]['msg'].lower()}"
-        if alias in aliases and aliases[alias] is not known[name]:
-            yield f"alias `{alias}` already names `{aliases[alias].name}`"
-        aliases[alias] = known[name]
+        found, problems = _called(call, known, aliases)
+        before = aliases.get(alias, found)
+        if not problems and before is not None and before is not found:
+            problems = [f"alias `{alias}` already names `{before.name}`"]
+            found = None
+        aliases[alias] = found
+        yield from problems
 
 
-def _check_names(
-    check: Check, aliases: Mapping[str, Tool], order: list[str], layer: Layer
-) -> Iterator[str]:
+def _called(
+    call: Call, known: Mapping[str, Tool], aliases: Aliases
+) -> tuple[Tool | None, list[str]]:
+    """The tool of an evidence line, and what is wrong with the line."""
+    if isinstance(call, dict) and len(call) != 1:
+        return None, [f"evidence names {len(call)} tools; one is expected: {', '.join(call)}"]
+    name, settings = call_parts(call)
+    if name not in known:
+        return None, [f"no tool `{name}`{_offer(name, known)}"]
+    problems = []
+    fixed = {}
+    fields = known[name].settings.model_fields
+    for key, value in settings.items():
+        reference = REFERENCE.match(value) if isinstance(value, str) else None
+        if key not in fields:
+            problems.append(f"`{name}` has no setting `{key}`{_offer(key, fields)}")
+        elif reference is None:
+            fixed[key] = value
+        elif reference[1] is not None:
+            problems += _measure(f"{reference[1]}.{reference[2]}", aliases)
+    try:
+        known[name].settings(**fixed)
+    except ValidationError as error:
+        problems.append(f"`{name}`: {error.errors()[0]['msg'].lower()}")
+    return known[name], problems
+
+
+def _check_names(check: Check, aliases: Aliases, order: list[str], layer: Layer) -> Iterator[str]:
     for bounds in _bounds(check):
         for measure in bounds:
             yield from _measure(measure, aliases)
+    for text in _texts(check):
+        for match in PLACE.finditer(text):
+            yield from _measure(f"{match[1]}.{match[2]}", aliases)
     for pointer in check.points_to:
         if pointer.cause not in causes():
             yield f"no cause `{pointer.cause}`{_offer(pointer.cause, causes())}"
-        for match in PLACE.finditer(pointer.claim):
-            yield from _measure(f"{match[1]}.{match[2]}", aliases)
         if pointer.onset is not None and pointer.onset not in aliases:
-            yield f"onset `{pointer.onset}` is no evidence{_offer(pointer.onset, aliases)}"
+            yield f"no evidence `{pointer.onset}` so far{_offer(pointer.onset, aliases)}"
     for ask in check.request if isinstance(check.request, tuple) else ():
         for measure in ask.unless:
             yield from _measure(measure, aliases)
@@ -187,7 +214,14 @@ def _check_names(
         yield "it can fail and points to no cause"
 
 
-def _check_top(playbook: Playbook, aliases: Mapping[str, Tool], order: list[str]) -> Iterator[str]:
+def _texts(check: Check) -> Iterator[str]:
+    """Sentences that numbers are put into."""
+    for pointer in check.points_to:
+        yield from (pointer.claim, *pointer.ruled_out)
+    yield from (note.say for note in check.notes)
+
+
+def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterator[str]:
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
     for bounds in tops:
@@ -221,14 +255,13 @@ def _bounds(check: Check) -> Iterator[Bounds]:
     yield from (note.when for note in check.notes)
 
 
-def _measure(measure: str, aliases: Mapping[str, Tool]) -> Iterator[str]:
+def _measure(measure: str, aliases: Aliases) -> Iterator[str]:
     alias, name = measure.split(".", 1)
     if alias not in aliases:
-        yield f"`{measure}`: no evidence `{alias}` so far{_offer(alias, aliases)}"
-    elif name not in aliases[alias].metrics.model_fields:
-        fields = aliases[alias].metrics.model_fields
-        tool = aliases[alias].name
-        yield f"`{measure}`: `{tool}` does not measure `{name}`{_offer(name, fields)}"
+        yield f"no evidence `{alias}` so far{_offer(alias, aliases)}"
+    elif (tool := aliases[alias]) is not None and name not in tool.metrics.model_fields:
+        fields = tool.metrics.model_fields
+        yield f"`{measure}`: `{tool.name}` does not measure `{name}`{_offer(name, fields)}"
 
 
 def _offer(name: str, known: Any) -> str:
@@ -238,8 +271,15 @@ def _offer(name: str, known: Any) -> str:
     )
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in loc)
+def _misfit(loc: tuple[int | str, ...], message: str) -> str:
+    """Place and problem; a value that fits none of several forms is told once, not once a form."""
+    forms = [str(part) for part in loc if _FORM.search(str(part))]
+    place = ".".join(str(part) for part in loc if str(part) not in forms)
+    return f"{place}: {'fits none of the forms that are allowed there' if forms else message}"
+
+
+_FORM = re.compile(r"^(?:str|bool|int|float|none|constrained-str)$|\[")
+"""Parts of a place that name a form tried, not a key of the file."""
 
 
 def json_schema() -> str:

@@ -249,7 +249,6 @@ def _measured(
         metrics,
         text,
         tables=(table,) if examples else (),
-        sources=run.rollouts.sources,
         window=(steps[0].step, steps[-1].step),
         signal="advantage against its reward",
     )

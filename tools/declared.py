@@ -78,7 +78,6 @@ def read_declared(run: Run) -> Measured[Declared]:
         metrics,
         _told(metrics),
         tables=(Table(title="declared settings", columns=("setting", "value"), rows=rows),),
-        sources=config.sources,
     )
 
 

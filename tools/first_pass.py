@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 from firstbad.tools.tokens import completion_end
@@ -75,9 +76,9 @@ def compare_first_pass(run: Run) -> Measured[FirstPass]:
     return Measured(
         metrics,
         "before any update trainer and reference log-probs differ by "
-        f"{metrics.difference:.3g} nats ({least:.3g} to {largest:.3g} by amount of padding)",
+        f"{number(metrics.difference, digits=3)} nats "
+        f"({number(least, digits=3)} to {number(largest, digits=3)} by amount of padding)",
         tables=(table,),
-        sources=(capture.source,),
         window=(1, 1),
         signal="log-probs before any update, by padding",
     )

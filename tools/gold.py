@@ -17,6 +17,7 @@ from firstbad.tools.answers import (
 )
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 from firstbad.tools.stats import raised_stretch
@@ -157,15 +158,15 @@ def _measured(
     )
     text = (
         f"{len(agreed)} of {len(rows)} groups agree on an answer; "
-        f"{100 * metrics.consensus_wrong_share:.0f} % of them contradict the gold answer"
+        f"{percent(metrics.consensus_wrong_share)} of them contradict the gold answer"
     )
     if off and first is not None and not metrics.from_start:
-        text += f" from step {first} ({100 * (metrics.consensus_wrong_before or 0):.0f} % before)"
+        text += f" from step {first} ({percent(metrics.consensus_wrong_before or 0)} before)"
     return Measured(
         metrics,
         text,
         tables=(table,) if shown else (),
-        sources=run.rollouts.sources,
+        sources=tuple(run.rollouts.answers()),
         signal="gold answer against the samples' consensus",
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats, reward_weights, total_reward
 from firstbad.tools.row_table import RowTable
@@ -109,14 +110,17 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         rows=tuple((*(int(v) for v in table[i, :5]), round(float(table[i, 5]), 4)) for i in shown),
         cut_rows=len(table) - len(shown),
     )
-    predicted_text = "" if predicted is None else f", {predicted:.2f} by their spread of difficulty"
+    predicted_text = (
+        ""
+        if predicted is None
+        else f"; {percent(predicted)} of them would lack contrast by their difficulty alone"
+    )
     return Measured(
         metrics,
-        f"`{name}`, groups of {size}: all right {metrics.all_right_first:.2f} -> "
-        f"{metrics.all_right_last:.2f}, all wrong {metrics.all_wrong_first:.2f} -> "
-        f"{metrics.all_wrong_last:.2f} (first and last third){predicted_text}",
+        f"`{name}`, groups of {size}: all right {percent(metrics.all_right_first)} -> "
+        f"{percent(metrics.all_right_last)}, all wrong {percent(metrics.all_wrong_first)} -> "
+        f"{percent(metrics.all_wrong_last)} (first and last third){predicted_text}",
         tables=(per_step,),
-        sources=run.rollouts.sources,
         window=(int(table[0, 0]), int(table[-1, 0])),
         signal="groups without contrast",
     )

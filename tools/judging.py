@@ -12,6 +12,7 @@ from firstbad.tools.answers import EXTRACTORS, agree, extract, likely_extractor
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.groups import looks_like_outcome, outcome_part
+from firstbad.tools.numbers import percent
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
@@ -23,6 +24,8 @@ CALIBRATION_ROWS = 300
 FEWEST = 60
 SURE_GAIN = 12.0
 """Log-likelihood a stretch of disagreement must gain, in nats, to be read as one."""
+EXAMPLES = 8
+"""Rows shown on which judge and reward disagree."""
 
 
 class Judging(Dated):
@@ -162,7 +165,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         first_bad_step=first,
         from_start=stretch is not None and stretch.first == 0,
     )
-    tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted)]
+    tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted, inside)]
     if pattern is not None:
         tables.append(
             Table(
@@ -173,24 +176,24 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         metrics,
         _summary(metrics, judge.part, str(judge), pattern.text if pattern else ""),
         tables=tuple(t for t in tables if t.rows),
-        sources=run.rollouts.sources,
         window=(int(steps[0]), int(steps[-1])),
+        sources=tuple(run.rollouts.answers()),
         signal=f"agreement of `{judge.part}` with independent judging",
     )
 
 
 def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
-    kind = "fair" if m.calibrated else "not calibrated"
+    doubt = "" if m.calibrated else ", too few to trust it alone"
     text = (
-        f"`{part}` against gold answers ({extractor}, {kind}: "
-        f"{100 * m.calibration_agreement:.1f} % agreement on the earliest rows): "
-        f"{m.n_rows} rows, {100 * m.agreement_all:.1f} % agree"
+        f"`{part}` against gold answers ({extractor}; it agrees with the score in "
+        f"{percent(m.calibration_agreement)} of the earliest rows{doubt}): "
+        f"{m.n_rows} rows, {percent(m.agreement_all)} agree"
     )
     if m.first_bad_step is not None:
         text += (
-            f"; from step {m.first_bad_step} on {100 * m.agreement_after:.1f} % agree: "
-            f"{100 * m.rejected_right_share:.0f} % of the right answers are scored as wrong, "
-            f"{100 * m.accepted_wrong_share:.0f} % of the wrong ones as right"
+            f"; from step {m.first_bad_step} on {percent(m.agreement_after)} agree: "
+            f"{percent(m.rejected_right_share)} of the right answers are scored as wrong, "
+            f"{percent(m.accepted_wrong_share)} of the wrong ones as right"
         )
     return text + (f"; the rejected rows share: {pattern}" if pattern else "")
 
@@ -253,7 +256,7 @@ def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> _Judge:
     if best.agreement < CALIBRATED and not part and not looks_like_outcome(best.part):
         raise NoData(
             f"no part is named like an outcome, and none agrees with plain judging "
-            f"(`{best.part}` best, {100 * best.agreement:.0f} %)"
+            f"(`{best.part}` best, {percent(best.agreement)})"
         )
     return best
 
@@ -381,10 +384,10 @@ def _per_step(steps: FloatArray, where: IntArray, judged: _Judged) -> Table:
     )
 
 
-def _examples(judged: _Judged, wrong: BoolArray) -> Table:
-    found = np.flatnonzero(wrong)
+def _examples(judged: _Judged, wrong: BoolArray, inside: BoolArray) -> Table:
+    """Rows spread over the bad stretch first, and over the rest where it has too few."""
     rows: list[tuple[Scalar, ...]] = []
-    for i in found[:: max(1, len(found) // 8)][:8]:
+    for i in [*_spread(wrong & inside), *_spread(wrong & ~inside)][:EXAMPLES]:
         batch, r = judged.rows[i]
         gold = batch.gold[r] if batch.gold else None
         verdict = "right" if judged.right[i] else "wrong"
@@ -403,8 +406,13 @@ def _examples(judged: _Judged, wrong: BoolArray) -> Table:
         title="rows on which judge and reward disagree",
         columns=("step", "row", "prompt", "completion", "gold", "judged", "scored"),
         rows=tuple(rows),
-        cut_rows=max(0, len(found) - len(rows)),
+        cut_rows=int(wrong.sum()) - len(rows),
     )
+
+
+def _spread(chosen: BoolArray) -> list[int]:
+    found = np.flatnonzero(chosen)
+    return [int(i) for i in found[:: max(1, len(found) // EXAMPLES)][:EXAMPLES]]
 
 
 def _mean(flags: BoolArray) -> float | None:

@@ -7,6 +7,7 @@ import numpy as np
 from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, total_reward
 from firstbad.tools.run import Run
@@ -81,8 +82,8 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
     )
     return Measured(
         metrics,
-        f"beta {beta:g}, KL {late:.3g} nats per token: {100 * used:.2g} % of the KL budget used; "
-        f"reward moves by {metrics.reward_gain:+.1f} step spreads",
-        sources=run.sources,
+        f"KL weight {beta:g}, KL {number(late, digits=3)} nats per token: {percent(used)} of the "
+        "KL that a converged policy would spend; from the first to the last third the reward moves "
+        f"by {metrics.reward_gain:+.1f} times its spread from step to step",
         signal="share of the KL budget",
     )

@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_correlation, group_spread, reward_weights
 from firstbad.tools.row_table import RowTable
@@ -67,9 +68,8 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     )
     return Measured(
         metrics,
-        f"cut completions {100 * first:.0f} % -> {100 * last:.0f} % (first and last third)"
+        f"cut completions {percent(first)} -> {percent(last)} (first and last third)"
         + (f", cap {cap:g} tokens" if cap else ""),
-        sources=run.sources,
         signal="share of cut completions",
     )
 
@@ -157,9 +157,7 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     text = f"mean length {means[0]:.1f} -> {means[2]:.1f} tokens (first and last third)"
     if paid:
         text += f"; `{paid}` goes with length by r {metrics.paid_part_correlation:.2f} in groups"
-    return Measured(
-        metrics, text, tables=(table,), sources=run.rollouts.sources, signal="pay for length"
-    )
+    return Measured(metrics, text, tables=(table,), signal="pay for length")
 
 
 def _weight(run: Run, names: Iterable[str], paid: str | None) -> float:

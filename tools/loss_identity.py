@@ -140,7 +140,6 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         metrics,
         _summary(metrics, int(side.steps[0])),
         tables=(table,),
-        sources=run.rollouts.sources,
         window=(int(terms.steps[0]), int(terms.steps[-1])),
         signal="slope of logged against recomputed loss",
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from firstbad.tools.evidence import Dated
 from firstbad.tools.loss_model import LossTerms, collect_terms
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 from firstbad.tools.stats import level_shift, pearson
@@ -84,13 +85,12 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
     text = "the loss holds nothing beyond advantage and KL terms"
     if found is not None:
         text = (
-            f"an entropy term with coefficient {found.coefficient:+.3g} is in the loss "
-            f"from step {metrics.first_bad_step}"
+            f"an entropy term with coefficient {number(found.coefficient, digits=3)} is in the "
+            f"loss from step {metrics.first_bad_step}"
         )
     return Measured(
         metrics,
         text,
-        sources=run.rollouts.sources,
         window=(int(terms.steps[0]), int(terms.steps[-1])),
         signal="logged less recomputed loss",
     )

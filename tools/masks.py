@@ -71,7 +71,6 @@ def check_masks(run: Run) -> Measured[Masks]:
     counts: list[_Count] = []
     guessed = False
     example: Table | None = None
-    sources = []
     for capture in run.captures:
         ids, mask = capture.arrays.get("token_id"), capture.arrays.get("loss_mask")
         if ids is None or mask is None or mask.ndim != 2 or mask.shape[1] < ids.shape[1]:
@@ -81,7 +80,6 @@ def check_masks(run: Run) -> Measured[Masks]:
         if example is None and shown is not None:
             example = shown
         counts.append(count)
-        sources.append(capture.source)
     if not counts:
         raise NoData("no captures that hold token ids and a loss mask")
     rows = sum(c.rows for c in counts)
@@ -123,7 +121,6 @@ def check_masks(run: Run) -> Measured[Masks]:
         metrics,
         text,
         tables=tuple(tables),
-        sources=tuple(sources[:3]),
         window=(counts[0].step, counts[-1].step),
         signal="loss mask against token ids",
     )
@@ -298,7 +295,6 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
             if start is not None
             else ""
         ),
-        sources=run.sources,
         window=(steps[0], steps[-1]),
         signal="trained tokens per step",
     )

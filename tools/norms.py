@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run, Signal
 from firstbad.tools.stats import level_shift
@@ -91,12 +92,13 @@ def check_norms(run: Run) -> Measured[Norms]:
         last_good_step=None if at is None else int(steps[at - 1]),
         first_bad_step=None if at is None else int(steps[at]),
     )
-    text = f"gradient norm median {np.median(values):.3g}, largest {values.max():.3g}"
+    median, largest = (number(float(x), digits=3) for x in (np.median(values), values.max()))
+    text = f"gradient norm median {median}, largest {largest}"
     if clip is not None:
-        text += f"; above the clip value {clip:g} in {100 * (metrics.share_above_clip or 0):.0f} %"
+        text += f"; above the clip value {clip:g} in {percent(metrics.share_above_clip or 0)}"
     if factor is not None:
         text += f"; level changes by {factor:.2f} at step {metrics.first_bad_step}"
-    return Measured(metrics, text, sources=run.sources, signal="level of the gradient norm")
+    return Measured(metrics, text, signal="level of the gradient norm")
 
 
 def _contrast(run: Run, signal: Signal) -> FloatArray:

@@ -121,7 +121,6 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         metrics,
         text,
         tables=(table,) if found else (),
-        sources=run.sources,
         signal=f"finiteness of {first[2]}" if first else "",
     )
 

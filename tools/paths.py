@@ -66,6 +66,7 @@ class Root:
         """Links in the root's own path are followed: the user named it."""
         self.path = path.resolve()
         self.notes: list[Note] = []
+        self._digests: dict[str, str | None] = {}
         self._run: Run | None = None
 
     def inside(self, path: Path | str) -> Path:
@@ -142,9 +143,14 @@ class Root:
             return None
 
     def source(self, file: File, kind: str, data: bytes | None = None) -> Source:
-        """The record of a file that something was read from."""
-        found = digest(data) if data is not None else digest_file(file.path)
-        return Source(kind=kind, ref=file.name, digest=found)
+        """The record of a file that something was read from; a file is digested once."""
+        if file.name not in self._digests:
+            try:
+                found = digest(data) if data is not None else digest_file(file.path)
+            except OSError:  # gone or forbidden by now; that it was asked for stays true
+                found = None
+            self._digests[file.name] = found
+        return Source(kind=kind, ref=file.name, digest=self._digests[file.name])
 
     @cached_property
     def _by_name(self) -> dict[str, File]:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Capture, FloatArray, Run
 from firstbad.tools.tokens import completion_end
@@ -96,8 +97,8 @@ def check_precision(run: Run) -> Measured[Grid]:
     )
     return Measured(
         metrics,
-        f"{100 * metrics.coarse_share:.0f} % of {total} captured log-probs on the bfloat16 grid "
-        f"({100 * chance:.0f} % expected by chance)",
+        f"{percent(metrics.coarse_share)} of {total} captured log-probs on the bfloat16 grid "
+        f"({percent(chance)} expected by chance)",
         tables=(table,),
         window=(rows[0][0], rows[-1][0]),
         signal="log-probs on the bfloat16 grid",

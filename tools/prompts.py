@@ -84,7 +84,6 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
         metrics,
         text,
         tables=(table,) if table.rows else (),
-        sources=run.rollouts.sources,
         signal="mix of prompts",
     )
 

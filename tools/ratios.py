@@ -7,6 +7,7 @@ import numpy as np
 from firstbad.tools.completeness import expected_rows, rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run, Signal
 from firstbad.tools.stats import first_of_run
@@ -105,10 +106,8 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         told += f"; {len(off)} of {len(steps)} steps with a ratio off 1 or a clip hit"
     told += _engine(metrics)
     if metrics.ratio_largest_deviation is not None:
-        told += f"; largest abs(ratio - 1) {metrics.ratio_largest_deviation:.3g}"
-    return Measured(
-        metrics, told, sources=run.sources, signal="ratio before any update" if first else ""
-    )
+        told += f"; ratios lie within {number(metrics.ratio_largest_deviation, digits=3)} of 1"
+    return Measured(metrics, told, signal="ratio before any update" if first else "")
 
 
 def _engine(m: Ratios) -> str:

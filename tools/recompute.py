@@ -96,7 +96,6 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         f"{n} logged means of {len(pairs)} signals recomputed from rollouts: {len(bad)} differ"
         + (f", most often `{worst.name}` from step {first}" if bad else ""),
         tables=(table,) if bad else (),
-        sources=run.rollouts.sources,
         signal=f"logged {worst.name}" if bad else "",
     )
 

@@ -18,6 +18,7 @@ from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Evidence, Metrics, Scalar, Source, StepWindow, Table
 from firstbad.tools.run import Run
+from firstbad.tools.used import Watched, unique
 
 M = TypeVar("M", bound=Metrics)
 F = TypeVar("F", bound=Callable[..., "Measured[Any]"])
@@ -31,6 +32,7 @@ class Measured(Generic[M]):
     summary: str
     tables: tuple[Table, ...] = ()
     sources: tuple[Source, ...] = ()
+    """Files beside those of the run's parts that the tool asked for, which are noted for it."""
     window: tuple[int, int] | None = None
     signal: str = ""
     """What a dated measure was seen in."""
@@ -146,6 +148,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
             f"`{name}` was given {dict(args)}: {problems}; "
             f"it takes {', '.join(found.settings.model_fields) or 'no settings'}"
         ) from error
+    watched = Watched(run)
     started = time.perf_counter()
     common: dict[str, Any] = {
         "id": evidence_id,
@@ -154,11 +157,12 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         "args": dict(settings),
     }
     try:
-        measured = found.function(run, **settings)
+        measured = found.function(watched, **settings)
     except NoData as missing:
         return Evidence(
             **common,
             status="no_data",
+            sources=watched.files(),
             summary=str(missing),
             seconds=time.perf_counter() - started,
         )
@@ -169,6 +173,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         return Evidence(
             **common,
             status="error",
+            sources=watched.files(),
             error=f"{type(bug).__name__}: {bug} ({place.name}, line {place.lineno})",
             summary=f"`{name}` broke: {type(bug).__name__}",
             seconds=time.perf_counter() - started,
@@ -179,7 +184,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         status="measured",
         metrics=cast(dict[str, bool | int | float | None], measured.metrics.model_dump()),
         tables=measured.tables,
-        sources=measured.sources,
+        sources=unique([*watched.files(), *measured.sources]),
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,

@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, reward_weights
 from firstbad.tools.row_table import RowTable
@@ -130,14 +131,14 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     if constant[0] is not None and constant[1] is not None:
         text += f"; `{constant[0]}` is constant {constant[2]:g} from step {steps[constant[1]]}"
     if scale_at is not None:
-        text += f"; the values of `{scale_name}` change {scale:.3g}-fold at step {steps[scale_at]}"
+        fold = f"{number(scale, digits=3)}-fold"
+        text += f"; the values of `{scale_name}` change {fold} at step {steps[scale_at]}"
     if outlier_at is not None:
         text += f"; {rows} outlier rows from step {steps[outlier_at]}"
     return Measured(
         metrics,
         text,
         tables=(table,),
-        sources=run.rollouts.sources,
         window=(steps[0], steps[-1]),
         signal="single reward parts",
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Table
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import RolloutBatch, Run
 
@@ -122,13 +123,12 @@ def read_rollouts(
         f"{_percent(x, y, 'garbage')}, broken off {_percent(x, y, 'broken')}, distinct "
         f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words",
         tables=(table,),
-        sources=run.rollouts.sources,
         window=(int(early[0]), int(late[-1])),
     )
 
 
 def _percent(x: dict[str, float], y: dict[str, float], key: str) -> str:
-    return f"{100 * x[key]:.0f} -> {100 * y[key]:.0f} %"
+    return f"{percent(x[key])} -> {percent(y[key])}"
 
 
 def _sample(batch: RolloutBatch, rows: int) -> list[tuple[str, str]]:

@@ -103,7 +103,6 @@ def check_rows(run: Run) -> Measured[Rows]:
         metrics,
         summary,
         tables=(table,) if bad else (),
-        sources=run.rollouts.sources,
         signal="rows of a group",
     )
 

@@ -132,12 +132,21 @@ class Rollouts:
         steps: Sequence[int],
         load: LoadBatches,
         *,
-        sources: Sequence[Source] = (),
+        sources: Callable[[int], Sequence[Source]] = lambda step: (),
+        answers: Callable[[], Sequence[Source]] = lambda: (),
         keep_rows: int = 200_000,
     ) -> None:
-        """`load` may read a few steps ahead; `keep_rows` bounds what stays in memory."""
+        """`load` may read a few steps ahead; `keep_rows` bounds what stays in memory.
+
+        `sources` names the files of a step, `answers` those that right answers were joined from.
+        """
         self.steps: IntArray = np.array(sorted(steps), np.int64)
-        self.sources = tuple(sources)
+        self.sources = sources
+        self.answers = answers
+        self.grouped_by: tuple[Source, ...] = ()
+        """Files that state the size of a group, where rows do not name theirs."""
+        self.asked: set[int] = set()
+        """Steps that were asked for since the set was last emptied."""
         self._load = load
         self._kept: dict[int, RolloutBatch] = {}
         self._kept_rows = 0
@@ -149,6 +158,7 @@ class Rollouts:
 
     def batch(self, step: int) -> RolloutBatch:
         """The rollouts of one step; KeyError when the step has none."""
+        self.asked.add(step)
         if step not in self._kept:
             return self._keep(next(self._load([step])))
         return self._kept[step]
@@ -159,6 +169,7 @@ class Rollouts:
         missing = deque(dict.fromkeys(step for step in wanted if step not in self._kept))
         loaded = self._load(tuple(missing))
         for step in wanted:
+            self.asked.add(step)
             if missing and missing[0] == step:
                 missing.popleft()
                 batch = self._keep(next(loaded))
@@ -184,7 +195,6 @@ class Capture:
     `logp_ref`, `logp_engine`, `entropy`, `varentropy` (R, T); `prompt_token_id`, `prompt_mask`
     (R, P); `advantage` (R,) or (R, T)."""
     storage_dtypes: Mapping[str, str]
-    source: Source
     unmapped: tuple[str, ...] = ()
     """Field names of the file that no mapping explains."""
 
@@ -207,10 +217,17 @@ class Captures:
         steps: Sequence[int],
         load: Callable[[int], Capture],
         *,
+        sources: Callable[[int], Sequence[Source]] = lambda step: (),
         keep_bytes: int = 16_000_000,
     ) -> None:
-        """`load` reads one step's capture; `keep_bytes` bounds what stays in memory."""
+        """`load` reads one step's capture; `keep_bytes` bounds what stays in memory.
+
+        `sources` names the files of a step.
+        """
         self.steps: IntArray = np.array(sorted(steps), np.int64)
+        self.sources = sources
+        self.asked: set[int] = set()
+        """Steps that were asked for since the set was last emptied."""
         self._load = load
         self.unreadable: dict[int, str] = {}
         """Why a capture could not be read, by step."""
@@ -233,6 +250,7 @@ class Captures:
 
     def at(self, step: int) -> Capture:
         """The capture of one step; KeyError when there is none."""
+        self.asked.add(step)
         if step in self._kept:
             return self._kept[step]
         capture = self._load(step)
@@ -315,7 +333,7 @@ class Vocabulary:
     eos_ids: frozenset[int]
     """Ids that end an answer, from tokenizer, model and generation config."""
     pad_id: int | None
-    source: str
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -344,6 +362,8 @@ class Run:
     notes: tuple[Note, ...] = ()
     sources: tuple[Source, ...] = ()
     """Files that the metrics were read from."""
+    event_sources: tuple[Source, ...] = ()
+    """Files that were looked through for events."""
     version: str | None = None
     """Framework version, where a file states it."""
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 
@@ -103,13 +104,13 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
     else:
         text = (
             f"learning rate leaves its schedule at step {int(steps[first])}: "
-            f"{rate[first - 1] if first else rate[first]:.3g} -> {rate[first]:.3g}"
+            f"{number(float(rate[max(first - 1, 0)]), digits=3)} -> "
+            f"{number(float(rate[first]), digits=3)}"
         )
     return Measured(
         metrics,
         text,
         tables=(table,),
-        sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
         signal="learning rate against its schedule",
     )

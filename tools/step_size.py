@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.numbers import number, percent
 from firstbad.tools.ratios import updates_per_batch
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
@@ -97,15 +98,18 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         last_good_step=None if first is None or first <= int(steps[0]) else first - 1,
         from_start=first is not None and first <= int(steps[0]) + NEAR and not jump,
     )
-    parts = [f"gradient norm reaches {growth:.2g} times its first level" if growth else ""]
+    parts = [
+        f"gradient norm reaches {number(growth, digits=2)} times its first level" if growth else ""
+    ]
     if kl_peak is not None:
-        parts.append(f"KL reaches {kl_peak:.3g} nats per token (median of five steps)")
+        parts.append(
+            f"KL reaches {number(kl_peak, digits=3)} nats per token (median of five steps)"
+        )
     if lost is not None and (runaway or reuse):
-        parts.append(f"{100 * lost:.0f} % of the best reward level is lost at the end")
+        parts.append(f"{percent(lost)} of the best reward level is lost at the end")
     return Measured(
         metrics,
         ", ".join(p for p in parts if p),
-        sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
         signal="KL, norm and entropy together",
     )

@@ -39,7 +39,8 @@ class Stock(Metrics):
 def take_stock(run: Run) -> Measured[Stock]:
     """Which kinds of evidence the run's files hold.
 
-    Advantages and right answers are looked for in the first step with rollouts.
+    Advantages and right answers are looked for in the first step with rollouts; token dumps are
+    counted, not opened.
 
     Cannot tell: whether what is there suffices, or is right.
     """
@@ -68,7 +69,8 @@ def take_stock(run: Run) -> Measured[Stock]:
         f"token dumps of {metrics.captures}",
         "settings of the trainer" if trainer else "no settings of the trainer",
     )
-    return Measured(metrics, ", ".join(told), sources=run.sources)
+    dumps = [s for step in run.captures.steps[:1].tolist() for s in run.captures.sources(step)]
+    return Measured(metrics, ", ".join(told), sources=(*run.rollouts.answers(), *dumps))
 
 
 def _engine_samples(run: Run) -> bool:

@@ -170,7 +170,6 @@ def test_surprise(run: Run) -> Measured[Surprise]:
             else ""
         ),
         tables=(table,),
-        sources=tuple(c.source for c in run.captures)[:3],
         window=(dumps[0].step, dumps[-1].step),
         signal="surprise of sampled tokens",
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.stats import first_of_run
@@ -90,8 +91,8 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
     )
     text = (
         f"{len(seen)} distinct prompts in {len(batches)} steps; "
-        f"{100 * metrics.duplicate_share:.0f} % of groups repeat a prompt of their step, "
-        f"{100 * metrics.adjacent_share:.0f} % of prompts stood in the step before"
+        f"{percent(metrics.duplicate_share)} of groups repeat a prompt of their step, "
+        f"{percent(metrics.adjacent_share)} of prompts stood in the step before"
     )
     if at is not None:
         text += f"; often so from step {steps[at]}"
@@ -99,7 +100,6 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         metrics,
         text,
         tables=(table,) if shown else (),
-        sources=run.rollouts.sources,
         signal="repeated prompts",
     )
 

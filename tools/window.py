@@ -10,6 +10,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, IntArray, Run, Signal
 from firstbad.tools.stats import MAD_TO_SD, robust_sd
@@ -62,6 +63,7 @@ class Move:
     """A signal that left its band for good."""
 
     signal: str
+    unit: str
     family: str
     last_good: int
     first_bad: int
@@ -185,7 +187,6 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
         metrics,
         _summary(lead, setting, len(signals)),
         tables=(table,),
-        sources=run.sources,
         window=(int(steps[0]), int(steps[-1])),
         signal=lead.signal if lead else "",
     )
@@ -195,10 +196,13 @@ def _summary(lead: Move | None, moves: list[Move], n_signals: int) -> str:
     if lead is None:
         return f"none of {n_signals} signals leaves its own band"
     same = [m.signal for m in moves if m.first_bad == lead.first_bad and m.signal != lead.signal]
-    with_it = f" (with {', '.join(same)})" if same else ""
+    with_it = f" (with {', '.join(f'`{name}`' for name in same)})" if same else ""
+    unit = f" ({lead.unit})" if lead.unit else ""
+    how = "at once" if lead.manner == "abrupt" else "gradually"
     return (
-        f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: "
-        f"{lead.before:.3g} -> {lead.after:.3g}, {lead.widths:.1f} band widths, {lead.manner}"
+        f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: level "
+        f"{number(lead.before, digits=3)} before, {number(lead.after, digits=3)} after{unit}, "
+        f"{number(lead.widths, digits=2)} times the move that its band allows, {how}"
     )
 
 
@@ -293,6 +297,7 @@ def _move(
 ) -> Move:
     return Move(
         signal=signal.source_key,
+        unit=signal.unit,
         family=watch.family,
         last_good=int(signal.steps[index - 1]),
         first_bad=int(signal.steps[index]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,15 +16,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from firstbad.agent.memo.head import (
-    actions,
-    caveats,
-    facts,
-    not_checked,
-    request,
-    weak_passes,
-)
-from firstbad.agent.memo.plots import build_plots
+from firstbad.agent.memo.glossary import words_used
+from firstbad.agent.memo.head import FirstPage, first_page
+from firstbad.agent.memo.plots import LEAD, build_plots
 from firstbad.agent.memo.record import (
     READS_TEXT,
     evidence_view,
@@ -33,6 +27,7 @@ from firstbad.agent.memo.record import (
     other_finding,
     pairs,
 )
+from firstbad.agent.memo.sources import folders
 from firstbad.agent.memo.text import (
     Md,
     block,
@@ -40,22 +35,21 @@ from firstbad.agent.memo.text import (
     code,
     code_html,
     markdown,
-    number,
     one_line,
     rich,
     visible,
 )
-from firstbad.agent.memo.view import Row, View
+from firstbad.agent.memo.view import LayerView, View
 from firstbad.agent.memo.walk import layers
-from firstbad.agent.memo.words import step
-from firstbad.playbooks.causes import causes
+from firstbad.agent.memo.words import Row, step
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.results import Verdict
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.numbers import number
 from firstbad.tools.run import Run
 
-HEADLINE, COMPLAINT = 400, 240
-"""Longest texts on the first screen."""
+FEW, MANY = 12, 200
+"""Files of a list that Markdown names: beside the evidence, and under Files."""
 
 _WINDOWS = {
     "onset": "onset found",
@@ -91,7 +85,10 @@ def build_memo(
     html = page.get_template("memo.html.j2").render(
         v=view, known=known, style=Markup(style), style_digest=digest
     )
-    return Memo(markdown=_tidy(text.get_template("memo.md.j2").render(v=view)), html=html)
+    return Memo(
+        markdown=_tidy(text.get_template("memo.md.j2").render(v=view)),
+        html=html,
+    )
 
 
 @cache
@@ -109,6 +106,7 @@ def environments() -> tuple[Environment, Environment]:
         finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
         **settings,
     )
+    page.globals.update(lead=LEAD)
     page.filters.update(rich=rich, code=code_html)
     text = Environment(
         autoescape=False,
@@ -116,7 +114,7 @@ def environments() -> tuple[Environment, Environment]:
         **settings,
     )
     text.filters.update(code=code, block=block, written=Md)
-    text.globals.update(md=Md)
+    text.globals.update(md=Md, few=FEW, many=MANY)
     return page, text
 
 
@@ -139,28 +137,18 @@ def _view(
     verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None, loaded: Loaded
 ) -> View:
     leading = verdict.leading
-    cause = causes().get(leading.cause) if leading else None
-    word = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
+    first = first_page(verdict, evidence)
     cited = focus(verdict)
     shown_pairs, pairs_note = pairs(evidence, cited)
-    listed = {id_: evidence_view(e, verdict) for id_, e in evidence.items()}
+    all_files = folders(evidence)
+    listed = {id_: evidence_view(e, verdict, all_files) for id_, e in evidence.items()}
+    walk = tuple(layers(verdict, loaded))
     return View(
-        title=f"{word[verdict.outcome]}: {one_line(leading.cause if leading else verdict.run)}",
+        title=f"{first.word}: {one_line(first.cause or verdict.run)}",
         run=f"{brief(verdict.run, 120)} · {brief(verdict.framework, 40)} · "
         f"incident {brief(verdict.incident, 120)}",
-        outcome=verdict.outcome,
-        word=word[verdict.outcome],
-        headline=brief(verdict.headline, HEADLINE),
-        cause=leading.cause if leading else "",
-        wrong=cause.wrong if cause else "",
-        complaint=brief(verdict.complaint, COMPLAINT),
-        facts=tuple(facts(verdict, leading)),
-        actions=tuple(actions(verdict, leading, cause, evidence)),
-        caveats=tuple(caveats(verdict, leading, cause)),
-        requests=tuple(request(r) for r in verdict.requests),
-        not_checked=tuple(not_checked(verdict.not_checked)),
-        weak=tuple(weak_passes(verdict)),
-        layers=tuple(layers(verdict, loaded)),
+        first=first,
+        layers=walk,
         window=_WINDOWS[verdict.window],
         focus_title=focus_title(verdict),
         focus=tuple(
@@ -192,11 +180,27 @@ def _view(
             for d in loaded.playbook.decisions
             if leading is not None and leading.cause in d.causes
         ),
-        notes=verdict.notes,
         evidence=tuple(listed.values()),
+        folders=all_files,
+        glossary=words_used(_told(first, walk, evidence)),
         about=tuple(_about(verdict)),
         verify=f"firstbad verify {one_line(verdict.incident)}",
     )
+
+
+def _told(
+    first: FirstPage, walk: Iterable[LayerView], evidence: Mapping[str, Evidence]
+) -> Iterator[str]:
+    """What a reader meets in running text."""
+    yield first.headline
+    yield from (row.text for row in (*first.facts, *first.caveats, *first.not_checked))
+    yield from first.notes
+    yield from (e.summary for e in evidence.values())
+    for layer in walk:
+        for check in layer.checks:
+            yield check.message
+            yield "independent fact" if check.is_fact else ""
+            yield from (clause.condition for clause in check.clauses)
 
 
 def _plots_key(verdict: Verdict) -> str:

@@ -1,21 +1,85 @@
-"""The first screen: what happened, what to do now, what a reader must know before acting."""
+"""The first page: what happened, what to do now, what to know before acting.
+
+Terminal, Markdown and HTML say it in these words and in this order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from firstbad.agent.memo.text import LONGEST, brief, number, one_line
-from firstbad.agent.memo.view import RequestView, Row
-from firstbad.agent.memo.words import blocker, names, step
+from firstbad.agent.memo.text import LONGEST, brief, one_line
+from firstbad.agent.memo.words import Row, names, onset_text, step
+from firstbad.playbooks.causes import causes
 from firstbad.playbooks.model import Cause
 from firstbad.playbooks.results import Finding, NotChecked, Onset, Request, Verdict
 from firstbad.tools.evidence import Evidence
 
+HEADLINE, COMPLAINT, ALSO = 400, 240, 240
+"""Longest texts: the headline, what the person said, another finding."""
+WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
 WEAK = ("differential", "proxy", "declared")
 """Strengths that leave something open."""
 
 
-def facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
+@dataclass(frozen=True)
+class RequestView:
+    """Evidence to get; the way to get it is a shell command, or prose with code in backticks."""
+
+    layer: str
+    need: str
+    command: str
+    advice: str
+    decides: str
+
+
+@dataclass(frozen=True)
+class FirstPage:
+    """The first page, every text written out."""
+
+    outcome: str
+    word: str
+    headline: str
+    cause: str
+    layer: str
+    wrong: str
+    complaint: str
+    facts: tuple[Row, ...]
+    actions: tuple[Row, ...]
+    requests: tuple[RequestView, ...]
+    caveats: tuple[Row, ...]
+    unread: str
+    """What was not checked, by name."""
+    not_checked: tuple[Row, ...]
+    """What was not checked, with the reasons."""
+    notes: tuple[str, ...]
+    weak: tuple[Row, ...]
+
+
+def first_page(verdict: Verdict, evidence: Mapping[str, Evidence]) -> FirstPage:
+    """The first page of a verdict; `evidence` tells how far the run was seen."""
+    leading = verdict.leading
+    cause = causes().get(leading.cause) if leading else None
+    return FirstPage(
+        outcome=verdict.outcome,
+        word=WORDS[verdict.outcome],
+        headline=brief(verdict.headline, HEADLINE),
+        cause=leading.cause if leading else "",
+        layer=leading.layer if leading else "",
+        wrong=cause.wrong if cause else "",
+        complaint=brief(verdict.complaint, COMPLAINT),
+        facts=tuple(_facts(verdict, leading)),
+        actions=tuple(_actions(verdict, leading, cause, evidence)),
+        requests=tuple(_request(r) for r in verdict.requests),
+        caveats=tuple(_caveats(verdict, leading, cause)),
+        unread=_unread(verdict),
+        not_checked=tuple(_not_checked(verdict.not_checked)),
+        notes=verdict.notes,
+        weak=tuple(_weak_passes(verdict)),
+    )
+
+
+def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
     """The few figures under the headline."""
     onset = verdict.first_bad
     if leading is not None:
@@ -29,21 +93,21 @@ def facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
             yield Row(
                 "first bad step", "not dated" if onset.first_bad is None else step(onset.first_bad)
             )
-        yield Row("last good", number(onset.last_good, step=True))
-    elif onset.first_bad is not None:
-        yield Row("first change", step(onset.first_bad))
+        yield Row("last good", "none" if onset.last_good is None else step(onset.last_good))
+    else:
+        none = "none: no signal left its band" if verdict.window == "steady" else "not dated"
+        yield Row("first change", none if onset.first_bad is None else step(onset.first_bad))
     yield Row(
         "you noticed",
         "not said" if verdict.noticed_step is None else step(verdict.noticed_step),
     )
     if leading is not None:
         yield Row("confidence", leading.confidence)
-    yield Row("window", verdict.window.replace("_", " "))
     if leading is not None or verdict.conditional_on:
         yield Row("conditional on", ", ".join(verdict.conditional_on) or "nothing")
 
 
-def actions(
+def _actions(
     verdict: Verdict,
     leading: Finding | None,
     cause: Cause | None,
@@ -104,33 +168,66 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
     return f"from `{one_line(verdict.resume_from)}`, the last checkpoint{at}"
 
 
-def caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> Iterable[Row]:
+def _caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> Iterable[Row]:
     """What a reader must know before acting."""
-    if leading is not None and leading.first_bad.signal:
-        yield Row("dated by", leading.first_bad.signal)
     for waiver in verdict.waivers:
         yield Row("waived", f"layer `{waiver.layer}`: {waiver.reason}")
-    if leading is not None:
-        if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):
-            yield Row("would refute it", refuted)
-        reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}
-        if leading.independent and leading.layer not in reached:
-            place = f"{leading.layer}.{leading.check}"
-            yield Row("rests on", f"`{place}`, an independent fact: it needs no layer before it")
-        if leading.origin != "gate":
-            yield Row("origin", f"proposed by {leading.origin}, not by a gate")
-    closed = [r.id for r in verdict.layers if r.outcome == "not_reached"]
-    if closed:
-        closed_at = blocker(verdict.layers)
-        because = f" (not interpretable while `{closed_at}` is not passed)" if closed_at else ""
-        yield Row("not checked", f"{names(closed)}{because}")
-    elif verdict.not_checked:
-        yield Row("not checked", names([f"{n.layer}.{n.check}" for n in verdict.not_checked]))
+    for other in verdict.findings[1:] if leading else verdict.findings:
+        yield Row(
+            "also found", brief(f"`{other.cause}`, {role(other, verdict)}: {other.claim}", ALSO)
+        )
+    if leading is None:
+        return
+    if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):
+        yield Row("would refute it", refutation(refuted))
+    if leading.first_bad.signal:
+        yield Row("dated by", leading.first_bad.signal)
+    reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}
+    if leading.independent and leading.layer not in reached:
+        place = f"{leading.layer}.{leading.check}"
+        yield Row("rests on", f"`{place}`, an independent fact: it needs no layer before it")
+    if leading.origin != "gate":
+        yield Row("origin", f"proposed by {leading.origin}, not by a gate")
+
+
+def role(finding: Finding, verdict: Verdict) -> str:
+    """What another finding is to the leading one, where it lies and since when."""
+    leading = verdict.leading
+    if leading is not None and finding.mechanism_of == leading.id:
+        what = "mechanism of the leading finding"
     else:
-        yield Row("not checked", "nothing that the playbook asks for")
+        what = "independent fact" if finding.independent else "further finding"
+    onset = onset_text(finding.first_bad)
+    return f"{what}, layer `{finding.layer}`, confidence {finding.confidence}, {onset}"
 
 
-def request(asked: Request) -> RequestView:
+def refutation(refuted_by: str) -> str:
+    """What would refute a finding, as a sentence."""
+    return f"This would be refuted by {refuted_by.rstrip('.')}."
+
+
+def _unread(verdict: Verdict) -> str:
+    """What was not checked: a layer by its name when nothing in it was, else the checks."""
+    waiting, undecided = _left(verdict, "not_reached"), _left(verdict, "inconclusive")
+    waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
+    told = []
+    if waiting:
+        told.append(f"{names(waiting)} (waiting for {names(list(waits_for))})")
+    if undecided:
+        told.append(f"{names(undecided)} (no or too little data)")
+    return "; ".join(told) or "nothing that the playbook asks for was left out"
+
+
+def _left(verdict: Verdict, outcome: str) -> list[str]:
+    left: list[str] = []
+    for layer in verdict.layers:
+        checks = [c for c in verdict.checks if c.layer == layer.id]
+        found = [f"{c.layer}.{c.check}" for c in checks if c.outcome == outcome]
+        left += [layer.id] if found and len(found) == len(checks) else found
+    return left
+
+
+def _request(asked: Request) -> RequestView:
     """Evidence to get, and how; a text with backticks is prose, any other a command."""
     prose = "`" in asked.command
     return RequestView(
@@ -142,7 +239,7 @@ def request(asked: Request) -> RequestView:
     )
 
 
-def not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
+def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
     """What was not read, checks with the same reason in one row."""
     by_why: dict[str, list[str]] = {}
     for item in items:
@@ -150,7 +247,7 @@ def not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
     return (Row(names(places), why) for why, places in by_why.items())
 
 
-def weak_passes(verdict: Verdict) -> Iterable[Row]:
+def _weak_passes(verdict: Verdict) -> Iterable[Row]:
     """Passes by less than direct evidence, with what they do not exclude."""
     for result in verdict.layers:
         if result.outcome != "pass" or result.strength not in WEAK:

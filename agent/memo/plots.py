@@ -13,13 +13,16 @@ import numpy as np
 from markupsafe import Markup
 
 from firstbad.agent.memo.svg import Chart, Marker, Series, draw, legend
-from firstbad.agent.memo.text import brief, is_step, number, one_line
+from firstbad.agent.memo.text import brief, one_line
 from firstbad.playbooks.results import Onset, Verdict
 from firstbad.tools.evidence import Evidence, Table
+from firstbad.tools.numbers import is_step, number
 from firstbad.tools.run import FloatArray, Run, Signal
 
 MOST = 8
 """Charts in a memo."""
+LEAD = 3
+"""Charts on the first page."""
 MOST_SERIES = 6
 """Series in a chart."""
 FEWEST_ROWS = 5
@@ -87,6 +90,15 @@ PANELS = (
         words=("truncated", "cut"),
     ),
 )
+_BY_CAUSE: Mapping[str, tuple[str, ...]] = {
+    "opt.data_reuse": ("kl", "clip", "reward", "ratio"),
+    "opt.kl_constraint": ("kl", "clip", "reward"),
+    "opt.step_too_large": ("kl", "norm", "reward", "entropy"),
+    "opt.state_mismatch": ("kl", "norm", "reward"),
+    "opt.lr_jump": ("lr", "kl", "reward"),
+    "opt.entropy_bonus": ("entropy", "loss", "reward"),
+}
+"""Panels with the signals that a cause is told by, where no evidence has a table of them."""
 _EVERYWHERE = ("reward", "length", "kl", "entropy", "norm", "step_time")
 _BY_LAYER: Mapping[str, tuple[str, ...]] = {
     "records": ("reward", "step_time", "length", "truncation"),
@@ -94,7 +106,7 @@ _BY_LAYER: Mapping[str, tuple[str, ...]] = {
     "accumulation": ("loss", "norm"),
     "masks": ("length", "truncation"),
     "numerics": ("norm", "loss", "kl"),
-    "optimizer": ("lr", "norm", "kl", "ratio"),
+    "optimizer": ("kl", "norm", "ratio", "lr"),
     "reward": ("reward", "step_time"),
     "samples": ("zero_std", "contrast", "reward"),
     "shaping": ("contrast", "clip", "length", "entropy"),
@@ -110,10 +122,20 @@ def build_plots(
     charts = [(c, id_) for c, id_ in _from_tables(verdict, evidence) if not _shows_only(c, parts)]
     shown = {chart.title for chart, _ in charts}
     charts += [(c, key) for c, key in _from_signals(verdict, evidence, run) if c.title not in shown]
+    if verdict.leading is not None:
+        _reward_among_the_first(charts)
     return tuple(
         _drawn(replace(chart, id=f"plot-{i}", wide=i == 1), source)
         for i, (chart, source) in enumerate(charts[:MOST], 1)
     )
+
+
+def _reward_among_the_first(charts: list[tuple[Chart, str]]) -> None:
+    """What became of the reward is seen beside the finding's own signals."""
+    reward = PANELS[0].title
+    at = next((i for i, (chart, _) in enumerate(charts) if chart.title == reward), 0)
+    if at >= LEAD:
+        charts.insert(LEAD - 1, charts.pop(at))
 
 
 def _shows_only(chart: Chart, names: set[str]) -> bool:
@@ -324,6 +346,7 @@ def _moved(verdict: Verdict, evidence: Mapping[str, Evidence], run: Run) -> Iter
         for id_ in leading.supports:
             if id_ in evidence:
                 yield from _panels_of(evidence[id_].signal, run)
+        yield from _BY_CAUSE.get(leading.cause, ())
         yield from _BY_LAYER.get(leading.layer, ())
     said = set(re.split(r"[^a-z]+", verdict.complaint.lower()))
     yield from (p.key for p in PANELS if said & {p.key, *p.words})

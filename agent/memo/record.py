@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from firstbad.agent.memo.head import refutation, role
+from firstbad.agent.memo.sources import Folder, reads
 from firstbad.agent.memo.tables import grid
-from firstbad.agent.memo.text import brief, cut, is_step, number, one_line, tool_command
-from firstbad.agent.memo.view import EvidenceView, FindingView, Pair, Row, Side
-from firstbad.agent.memo.words import blocker, onset_text, step
+from firstbad.agent.memo.text import brief, cut, one_line, tool_command
+from firstbad.agent.memo.view import EvidenceView, FindingView, Pair, Side
+from firstbad.agent.memo.words import Row, blocker, step
 from firstbad.playbooks.results import Finding, Verdict
 from firstbad.tools.evidence import Evidence, Scalar, Table
+from firstbad.tools.numbers import is_step, number
 
 READS_TEXT = "read_rollouts"
 """The tool whose table holds rollouts before and after."""
@@ -19,8 +22,6 @@ PAIRS = 4
 """Pairs of rollouts shown."""
 ALL_ROWS = 200
 """Rows of a table in the list of evidence (HTML)."""
-SOURCES = 12
-"""Files listed for one piece of evidence."""
 
 
 def focus(verdict: Verdict) -> tuple[str, ...]:
@@ -58,7 +59,8 @@ def pairs(evidence: Mapping[str, Evidence], cited: Sequence[str]) -> tuple[tuple
             made += (_pair(table, row, *at) for row in table.rows)
     if not made:
         return (), ""
-    note = f"{found[0].id}: {found[0].summary}"
+    title = found[0].tables[0].title
+    note = f"{title[:1].upper()}{title[1:]}. {found[0].id}: {found[0].summary}"
     if total > len(made[:PAIRS]):
         note += f"; {number(len(made[:PAIRS]))} of {number(total)} pairs shown"
     return tuple(made[:PAIRS]), note
@@ -97,27 +99,17 @@ def _pair(table: Table, row: Sequence[Scalar], before: list[int], after: list[in
 
 def other_finding(finding: Finding, verdict: Verdict) -> FindingView:
     """A finding beside the leading one, and what it is to it."""
-    leading = verdict.leading
-    if leading is not None and finding.mechanism_of == leading.id:
-        role = "mechanism of the leading finding"
-    elif finding.independent:
-        role = "independent fact"
-    else:
-        role = "further finding"
     return FindingView(
         cause=finding.cause,
-        layer=finding.layer,
         claim=finding.claim,
-        onset=onset_text(finding.first_bad),
-        confidence=finding.confidence,
-        role=role,
+        role=role(finding, verdict),
         remedy=finding.remedy,
         supports=", ".join(finding.supports),
-        refuted_by=finding.refuted_by,
+        refuted_by=refutation(finding.refuted_by) if finding.refuted_by else "",
     )
 
 
-def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
+def evidence_view(found: Evidence, verdict: Verdict, all_files: Sequence[Folder]) -> EvidenceView:
     """One piece of evidence, with what recomputes it."""
     window = found.window
     onset = verdict.first_bad
@@ -143,15 +135,7 @@ def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
             for table in tables
         ),
         grids=tuple(grid(table, around, is_bad=is_bad, most=ALL_ROWS) for table in tables),
-        sources=tuple(
-            (f"{s.ref} ({s.kind})" if s.kind else s.ref, s.digest or "")
-            for s in found.sources[:SOURCES]
-        ),
-        sources_left_out=(
-            f"{number(SOURCES)} of {number(len(found.sources))} shown"
-            if len(found.sources) > SOURCES
-            else ""
-        ),
+        reads=reads(found, all_files),
         command=one_line(tool_command(found.tool, verdict.run, found.args)),
     )
 

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 from markupsafe import Markup, escape
 
-from firstbad.agent.memo.text import column, number
+from firstbad.agent.memo.text import column
+from firstbad.tools.numbers import number
 from firstbad.tools.run import BoolArray, FloatArray
 
 Kind = Literal["line", "points", "area"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstbad.agent.memo.text import brief, column, is_step, number
+from firstbad.agent.memo.text import brief, column
 from firstbad.tools.evidence import Scalar, Table
+from firstbad.tools.numbers import is_step, number
 
 CELL = 160
 """Longest text of a cell."""

@@ -1,4 +1,4 @@
-"""Text for the memo: one way to write a number, and text of others made harmless.
+"""Text for the memo: numbers that stand together, and text of others made harmless.
 
 Rollouts, prompts, config strings, file names and complaints are untrusted. `visible` takes their
 control characters away; `markdown`, `code`, `block` and `rich` write them so that they can't become
@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from firstbad.agent.plain import plain
+from firstbad.agent.plain import bound, plain
 from firstbad.tools.evidence import Scalar
+from firstbad.tools.numbers import number
 
-MISSING = "–"
-"""Shown where a value could not be had."""
 LONGEST = 2000
 """Longest text in a line of prose or a code span."""
 
@@ -44,39 +43,6 @@ class Md(str):
 # ---------------------------------------------------------------------------------------- numbers
 
 
-def number(value: Scalar, *, digits: int = 4, step: bool = False) -> str:
-    """A number as the memo writes it: ints whole, floats to `digits` significant ones.
-
-    Args:
-        value: what was measured; None is shown as a dash, text is returned as it is.
-        digits: significant digits of a float.
-        step: True for a step, which is a name rather than an amount and takes no separators.
-    """
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) or step:
-        whole = round(value)
-        return str(whole) if step or abs(whole) < 1000 else f"{whole:,}"
-    return _float(value, digits)
-
-
-def _float(value: float, digits: int) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    if value == 0:
-        return "0"
-    size = math.floor(math.log10(abs(value)))
-    if size < -4 or size >= 9:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        return f"{_trim(mantissa)}e{int(exponent)}"
-    text = f"{value:,.{max(digits - 1 - size, 0)}f}"
-    return _trim(text) if abs(value) >= 1000 else _trim(text.replace(",", ""))
-
-
 def column(values: Sequence[float], *, digits: int = 4) -> list[str]:
     """Floats that stand under one another: the same decimals for all, as few as serve them all."""
     sizes = [abs(v) for v in values if v]
@@ -93,10 +59,6 @@ def column(values: Sequence[float], *, digits: int = 4) -> list[str]:
     return [f"{0.0 if round(v, decimals) == 0 else v:,.{decimals}f}" for v in values]
 
 
-def _trim(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 def operands(observed: Scalar, limit: float, *, step: bool = False) -> tuple[str, str]:
     """Both sides of a comparison, with as many digits as it takes to tell them apart."""
     first = (number(observed, step=step), number(limit, step=step))
@@ -107,12 +69,6 @@ def operands(observed: Scalar, limit: float, *, step: bool = False) -> tuple[str
         if pair[0] != pair[1]:
             return first if digits == 4 else pair
     return first
-
-
-def is_step(name: str) -> bool:
-    """Whether a measure or column of this name holds steps."""
-    words = re.split(r"[^a-z]+", name.lower())
-    return ("step" in words or words[:1] == ["steps"]) and "time" not in words
 
 
 # --------------------------------------------------------------------------------- untrusted text
@@ -183,6 +139,7 @@ def _defuse(match: re.Match[str]) -> str:
 
 def _prose(text: str) -> str:
     """Escaped text; words that a reader's program might take for a link or a tag become code."""
+    text = bound(text)
     if not _RISKY.search(text):
         return _escaped(text)
     words = re.split(r"([ |]+)", text)
@@ -243,7 +200,7 @@ def code_html(text: str) -> Markup:
 
 
 def _linked(text: str, evidence: Mapping[str, object]) -> Markup:
-    pieces = re.split(r"\b(E\d+)\b", text)
+    pieces = re.split(r"\b(E\d+)\b", bound(text))
     return Markup("").join(
         Markup('<a href="#{0}">{0}</a>').format(piece)
         if i % 2 and piece in evidence

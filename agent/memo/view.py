@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firstbad.agent.memo.head import FirstPage
 from firstbad.agent.memo.plots import Plot
+from firstbad.agent.memo.sources import Folder, Reads
 from firstbad.agent.memo.tables import Grid
 from firstbad.agent.memo.text import Cut
+from firstbad.agent.memo.words import Row
 from firstbad.playbooks.model import Decision
-
-
-@dataclass(frozen=True)
-class Row:
-    """A label and what it says."""
-
-    label: str
-    text: str
-
-
-@dataclass(frozen=True)
-class RequestView:
-    """Evidence to get; the way to get it is a shell command, or prose with code in backticks."""
-
-    layer: str
-    need: str
-    command: str
-    advice: str
-    decides: str
 
 
 @dataclass(frozen=True)
@@ -83,11 +67,9 @@ class FindingView:
     """A finding beside the leading one."""
 
     cause: str
-    layer: str
     claim: str
-    onset: str
-    confidence: str
     role: str
+    """What it is to the leading one, with layer, confidence and onset."""
     remedy: str
     supports: str
     refuted_by: str
@@ -109,8 +91,7 @@ class EvidenceView:
     focus_grids: tuple[Grid, ...]
     """A few rows of each table, those around the first bad step."""
     grids: tuple[Grid, ...]
-    sources: tuple[tuple[str, str], ...]
-    sources_left_out: str
+    reads: tuple[Reads, ...]
     command: str
 
 
@@ -136,18 +117,7 @@ class View:
 
     title: str
     run: str
-    outcome: str
-    word: str
-    headline: str
-    cause: str
-    wrong: str
-    complaint: str
-    facts: tuple[Row, ...]
-    actions: tuple[Row, ...]
-    caveats: tuple[Row, ...]
-    requests: tuple[RequestView, ...]
-    not_checked: tuple[Row, ...]
-    weak: tuple[Row, ...]
+    first: FirstPage
     layers: tuple[LayerView, ...]
     window: str
     focus_title: str
@@ -161,7 +131,8 @@ class View:
     contradicts: tuple[Row, ...]
     ruled_out: tuple[str, ...]
     decisions: tuple[Decision, ...]
-    notes: tuple[str, ...]
     evidence: tuple[EvidenceView, ...]
+    folders: tuple[Folder, ...]
+    glossary: tuple[Row, ...]
     about: tuple[Row, ...]
     verify: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from firstbad.agent.memo.text import brief, is_step, number, operands
+from firstbad.agent.memo.text import brief, operands
 from firstbad.agent.memo.view import CheckView, ClauseView, LayerView
 from firstbad.agent.memo.words import blocker, names
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.results import CheckResult, Clause, Verdict
+from firstbad.tools.numbers import is_step, number
 
 WHY, WHY_NOT = 220, 420
 """Longest reason in the table of layers, of a pass and of anything else; more stands below."""
@@ -17,13 +18,13 @@ _CONDITIONS = {
     "needs": {True: "met", False: "not met", None: "not observed"},
     "fail_if": {True: "broken", False: "holds", None: "not observed"},
     "doubt_if": {True: "doubtful", False: "holds", None: "not observed"},
-    "looked_for": {True: "seen", False: "not seen", None: "not observed"},
+    "looked_for": {True: "met", False: "not met", None: "not observed"},
 }
 _PHRASES = {
     "needs": "needs",
     "fail_if": "fails if",
     "doubt_if": "in doubt if",
-    "looked_for": "looked for",
+    "looked_for": "stronger test needs",
 }
 
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from firstbad.agent.memo.text import number
 from firstbad.playbooks.results import LayerResult, Onset
+from firstbad.tools.numbers import number
+
+
+@dataclass(frozen=True)
+class Row:
+    """A label and what it says."""
+
+    label: str
+    text: str
 
 
 def step(at: int) -> str:

@@ -74,17 +74,24 @@ def test_first_screen_is_enough_to_act_on(fb: Fb, make_run: MakeRun, book: str) 
     run = make_run(same="missing", judged=3, window=1)
     code, out, err = fb("investigate", run, "it broke at 4", "--playbook", book)
     assert (code, err) == (1, "")
-    head, do_now, walk, rest = (part for part in out.split("\n\n") if "cause  " not in part)
-    assert head.startswith("INCIDENT 3 are judged wrongly")
-    assert "reward.verifier_outage (layer reward)" in out
-    assert "you said 4" in out
-    assert "conditional on  probability" in out
-    assert "only dilutes" in do_now
-    assert "probability needs" in do_now
+    head, facts, do_now, before, walk, rest = out.split("\n\n")
+    assert head.startswith("INCIDENT. 3 are judged wrongly")
+    assert "reward.verifier_outage (layer reward)" in facts
+    assert [line.split("  ")[0] for line in facts.splitlines() if line[0] != " "] == [
+        "cause", "first bad step", "last good", "you noticed", "confidence", "conditional on",
+    ]  # fmt: skip
+    for label in ("stop", "fix", "resume", "verify", "only dilutes", "probability needs"):
+        assert f"\n{label}  " in do_now
+    assert "would refute it  This would be refuted by " in before
+    (name,) = (i.id for i in incident.listing())
+    verdict = json.loads((incident.find(name).verdict_file).read_text())
+    for unread in verdict["not_checked"]:
+        assert f"{unread['layer']}.{unread['check']}" in before
+    for request in verdict["requests"]:
+        assert " ".join(request["need"].split()) in " ".join(do_now.split())
     assert [line.split()[1] for line in walk.splitlines()[1:]] == [
         "pass", "pass", "inconclusive", "not_reached", "not_reached", "not_reached",
     ]  # fmt: skip
-    (name,) = (i.id for i in incident.listing())
     assert f"{name}/memo.md" in rest
     assert f"{name}/memo.html" in rest
     assert f"firstbad verify {name}" in rest

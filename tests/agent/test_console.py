@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from firstbad.agent import console
 from firstbad.agent.console import cells, paint, table, wrap
-from firstbad.agent.screen import onset_text
-from firstbad.playbooks.results import Onset
 
 
 @given(st.text(alphabet="ab 奖励\u0301", max_size=60), st.integers(2, 20))
@@ -44,20 +42,6 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     assert not console.is_terminal(sys.stdout)
 
 
-@pytest.mark.parametrize(
-    ("onset", "words"),
-    [
-        (Onset(last_good=65, first_bad=66, signal="reward"), "step 66, last good 65 (reward)"),
-        (
-            Onset(last_good=60, first_bad=70, signal="dump", sampled=True),
-            "after 60, by 70 (dump)",
-        ),
-        (
-            Onset(last_good=None, first_bad=1, signal="mask", from_start=True),
-            "bad from the first measured step (mask)",
-        ),
-        (Onset(last_good=None, first_bad=None, signal="nothing"), "none found (nothing)"),
-    ],
-)
-def test_onset_in_words(onset: Onset, words: str) -> None:
-    assert onset_text(onset) == words
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    assert wrap("it is 77 % of all", 9) == ["it is", "77 % of", "all"]
+    assert wrap("up to 0.1 nats", 9) == ["up to", "0.1 nats"]

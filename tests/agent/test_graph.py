@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 from collections.abc import Callable
@@ -223,15 +224,17 @@ def test_progress_tells_each_layer(book: str, make_run: MakeRun) -> None:
     ]
 
 
-def test_the_run_is_called_what_the_user_called_it(
+def test_commands_of_a_memo_do_not_depend_on_where_they_are_typed(
     book: str, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run("heron")
     monkeypatch.chdir(run.parent)
     found = investigate("heron", playbook=book)
     assert not isinstance(found, Waiting)
-    assert found.verdict.run == "trl:heron"
-    assert str(run.parent) not in found.incident.markdown_file.read_text()
+    assert found.verdict.run == f"trl:{run}"
+    text = found.incident.markdown_file.read_text()
+    commands = re.findall(r"firstbad tools run \S+ (\S+?)[ `]", text)
+    assert set(commands) == {f"trl:{run}"}
     assert found.incident.record().run_at == str(run)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 from jinja2 import Environment, UndefinedError
 from markdown_it import MarkdownIt
 
-from firstbad.agent.memo import Memo, build_memo
+from firstbad.agent.memo.build import Memo, build_memo
+from firstbad.agent.memo.glossary import words_used
+from firstbad.agent.memo.head import first_page
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Playbook
 from firstbad.playbooks.results import (
@@ -166,7 +169,12 @@ def case_evidence() -> dict[str, Evidence]:
                     rows=judged,
                 ),
             ),
-            sources=(Source(kind="rollouts", ref="completions/"), source),
+            sources=(
+                Source(
+                    kind="rollouts", ref="completions/1.parquet", digest="sha256:0000000000000001"
+                ),
+                source,
+            ),
             signal="judged accuracy",
         ),
         evidence(
@@ -518,10 +526,58 @@ def test_first_screen_of_an_incident_says_what_to_do() -> None:
         "make the verifier raise",
         "from checkpoint-60 , the last checkpoint before step 66",
         "only dilutes lower learning rate, larger batch",
-        "judged accuracy after the onset near 0",
-        "samples (not interpretable while reward is not passed)",
+        "also found collapse.all_wrong , mechanism of the leading finding, layer samples",
+        "This would be refuted by judged accuracy after the onset near 0.",
+        "samples.main (waiting for reward )",
     ):
         assert part in head
+
+
+def test_first_page_keeps_its_order_everywhere() -> None:
+    order = (
+        LEADING.claim,
+        "first bad step",
+        "you noticed",
+        "confidence",
+        "conditional on",
+        "what to do now",
+        "only dilutes",
+        "also found",
+        "would refute it",
+        "not checked",
+        "Looks odd and is normal",
+    )
+    made = memo(run=run_of())
+    for shown in (text_of(made.html), made.markdown.replace("**", "")):
+        places = [shown.lower().find(part.lower()) for part in order]
+        assert -1 not in places
+        assert places == sorted(places)
+
+
+def test_what_is_named_as_not_checked_was_not_read() -> None:
+    """Checks are named one by one, so that a fact found in a closed layer is no contradiction."""
+    page = first_page(incident(), case_evidence())
+    assert page.unread == "`samples.main` (waiting for `reward`)"
+    alone = incident(checks=CHECKS[:-1], findings=(LEADING,))
+    assert first_page(alone, {}).unread == "`samples` (waiting for `reward`)"
+    assert first_page(healthy(), {}).unread == "nothing that the playbook asks for was left out"
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    said = "77 % of 1,304 rows -> 0 % at 0.05 nats"
+    verdict = incident(headline=said, notes=(said,))
+    made = memo(verdict, {**case_evidence(), "E2": evidence("E2", "check_rows", said)})
+    for shown in (text_of(made.html.replace("\N{NO-BREAK SPACE}", "_")), made.markdown):
+        shown = shown.replace("\N{NO-BREAK SPACE}", "_")
+        assert "77_% of 1,304_rows → 0_% at 0.05_nats" in shown
+        assert not re.search(r"\d %", shown)
+
+
+def test_glossary_explains_the_words_that_are_used_and_no_others() -> None:
+    assert "## Words" in memo().markdown
+    assert words_used(["nothing of the kind"]) == ()
+    (row,) = words_used(["KL reaches 0.7 nats"])
+    assert row.label == "nats"
 
 
 def test_sections_come_in_the_order_in_which_they_are_read() -> None:
@@ -533,14 +589,17 @@ def test_sections_come_in_the_order_in_which_they_are_read() -> None:
         "Ruled out",
         "Other findings",
         "Decision table",
+        "Passed on weaker evidence",
         "Not checked",
         "Looks odd and is normal",
         "Evidence",
+        "Files",
+        "Words",
     ]
     assert headings_of(made.markdown) == wanted
     pages = [re.sub(r"<[^>]*>", "", h) for h in re.findall(r"<h2>(.*?)</h2>", made.html)]
     assert pages == [
-        "Do now",
+        "What to do now",
         "Before you act",
         "The walk",
         "Evidence for reward",
@@ -553,6 +612,8 @@ def test_sections_come_in_the_order_in_which_they_are_read() -> None:
         "Not checked",
         "Looks odd and is normal",
         "Evidence",
+        "Files",
+        "Words",
     ]
 
 
@@ -582,9 +643,30 @@ def test_evidence_list_says_how_to_recompute_each_number() -> None:
         assert f'<details class="evidence" id="{id_}">' in made.html
 
 
+def test_every_source_file_is_named_with_its_digest_and_long_lists_are_counted() -> None:
+    rows = [
+        Source(kind="rollouts", ref=f"completions/{step}.parquet", digest=f"sha256:{step:016x}")
+        for step in range(1, STEPS + 1)
+    ]
+    other = Source(kind="config", ref="args.json", digest="sha256:aaaa")
+    found = {
+        **case_evidence(),
+        "E2": evidence("E2", "check_rows", "48 rows", sources=(other, *rows)),
+        "E3": evidence("E3", "check_ratios", "ratio 1", sources=tuple(rows[80:])),
+    }
+    made = memo(found=found)
+    for source in (other, *rows):
+        assert made.html.count(source.digest or "") == made.markdown.count(source.digest or "") == 1
+    for shown in (text_of(made.html), made.markdown.replace("`", "")):
+        shown = shown.replace("\N{NO-BREAK SPACE}", " ")
+        assert re.search(r"all 120 files of completions/ +that are listed under Files", shown)
+        assert re.search(r"40 of the 120 files of completions/ +that are listed", shown)
+
+
 def test_other_findings_say_what_they_are_to_the_leading_one() -> None:
     shown = text_of(memo().html)
     assert "collapse.all_wrong mechanism of the leading finding, layer samples" in shown
+    assert "This would be refuted by a mixed group." in shown
 
 
 def test_only_the_decision_rows_of_the_cause_are_shown() -> None:
@@ -676,7 +758,8 @@ def test_tool_that_broke_is_named_in_walk_and_list() -> None:
 
 def test_healthy_memo_says_why_it_is_normal_and_what_was_weak() -> None:
     made = memo(healthy(), run=run_of())
-    assert headings_of(made.markdown)[:3] == [
+    assert headings_of(made.markdown)[:4] == [
+        "What is open",
         "Why it looks odd and is normal",
         "Passed on weaker evidence",
         "The walk",
@@ -685,7 +768,7 @@ def test_healthy_memo_says_why_it_is_normal_and_what_was_weak() -> None:
         assert "HEALTHY" in shown
         assert "probability (declared)" in shown
         assert "a sampler that differs from the trainer" in shown
-        assert "do now" not in shown.lower()
+        assert "to do now" not in shown.lower()
 
 
 def test_undetermined_memo_asks_first() -> None:
@@ -775,6 +858,26 @@ def test_charts_show_what_the_finding_cites_first() -> None:
         "Entropy",
         "Gradient norm",
     ]
+
+
+@pytest.mark.parametrize("cause", ["opt.data_reuse", "opt.kl_constraint"])
+def test_first_charts_are_the_findings_own_signals_and_the_reward(cause: str) -> None:
+    bold = LEADING.model_copy(
+        update={
+            "cause": cause,
+            "layer": "optimizer",
+            "supports": ("E4",),
+            "first_bad": Onset(last_good=16, first_bad=17, signal="KL, norm and entropy together"),
+        }
+    )
+    verdict = incident(findings=(bold,), first_bad=bold.first_bad)
+    run = run_of()
+    clip = Signal("clip_frac_total", run.signals.known["kl_ref"].steps, np.zeros(STEPS), "clip")
+    known = {**run.signals.known, clip.name: clip}
+    html = memo(verdict, run=replace(run, signals=Signals(known=known))).html
+    first = html.split("The walk")[0]
+    assert charts_of(first) == ["KL divergence", "Share of clipped tokens", "Reward and its parts"]
+    assert first.count("first bad 17") == 3
 
 
 def test_charts_of_a_healthy_run_begin_with_what_was_said() -> None:

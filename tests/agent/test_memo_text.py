@@ -15,53 +15,11 @@ from firstbad.agent.memo.text import (
     code,
     column,
     cut,
-    is_step,
     markdown,
-    number,
     operands,
     rich,
     tool_command,
 )
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (None, "–"),
-        (True, "yes"),
-        (False, "no"),
-        (0, "0"),
-        (7, "7"),
-        (2640, "2,640"),
-        (-12345, "-12,345"),
-        (0.0, "0"),
-        (-0.0, "0"),
-        (1.0, "1"),
-        (0.99937, "0.9994"),
-        (0.23, "0.23"),
-        (1 / 3, "0.3333"),
-        (13.5, "13.5"),
-        (1234.5678, "1,235"),
-        (0.0001, "0.0001"),
-        (1.25e-07, "1.25e-7"),
-        (-3e-05, "-3e-5"),
-        (6.02e23, "6.02e23"),
-        ("text", "text"),
-    ],
-)
-def test_number_has_one_form(value: bool | int | float | str | None, shown: str) -> None:
-    assert number(value) == shown
-
-
-def test_step_is_a_name_and_takes_no_separator() -> None:
-    assert number(41000, step=True) == "41000"
-    assert number(41000.0, step=True) == "41000"
-
-
-@given(st.floats(-1e300, 1e300))
-def test_number_is_the_value_to_four_digits(value: float) -> None:
-    shown = float(number(value).replace(",", ""))
-    assert shown == pytest.approx(value, rel=5.1e-4, abs=5e-324)
 
 
 def test_operands_of_a_broken_bound_never_look_equal() -> None:
@@ -79,22 +37,6 @@ def test_column_shares_its_decimals() -> None:
     assert column([1.0, 1e-6]) == ["1", "1e-6"]  # one would vanish: each for itself
     assert column([0.0, -0.0]) == ["0", "0"]
     assert column([]) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("step", True),
-        ("first_bad_step", True),
-        ("first step", True),
-        ("noticed_step", True),
-        ("n_steps", False),
-        ("step_time", False),
-        ("share", False),
-    ],
-)
-def test_is_step(name: str, answer: bool) -> None:
-    assert is_step(name) is answer
 
 
 def test_brief_ends_at_a_clause_and_says_that_it_goes_on() -> None:

@@ -151,7 +151,7 @@ def test_a_sound_playbook_has_no_problem(tmp_path: Path) -> None:
         (
             (*GROUPS, "gate", 0, "needs"),
             {"row.n_steps": ">= 1"},
-            ["`row.n_steps`", "no evidence `row` so far", "rows"],
+            ["no evidence `row` so far", "rows"],
         ),
         (
             (*GROUPS, "gate", 0, "fail_if"),
@@ -163,7 +163,7 @@ def test_a_sound_playbook_has_no_problem(tmp_path: Path) -> None:
         ((*GROUPS, "points_to", 0, "when"), {"rows.x": "> 0"}, ["does not measure `x`"]),
         ((*GROUPS, "points_to", 0, "claim"), "{rows.x} rows", ["does not measure `x`"]),
         ((*GROUPS, "points_to", 0, "claim"), "{old.x:%}", ["no evidence `old`"]),
-        ((*GROUPS, "points_to", 0, "onset"), "row", ["onset `row` is no evidence", "rows"]),
+        ((*GROUPS, "points_to", 0, "onset"), "row", ["no evidence `row` so far", "rows"]),
         ((*GROUPS, "points_to", 0, "contradicted_if"), {"rows.x": "> 0"}, ["`rows.x`"]),
         ((*GROUPS, "points_to", 0, "ruled_out"), {"t": {"rows.x": "> 0"}}, ["`rows.x`"]),
         ((*GROUPS, "notes", 0, "when"), {"rows.x": "> 0"}, ["`rows.x`"]),
@@ -181,8 +181,8 @@ def test_a_sound_playbook_has_no_problem(tmp_path: Path) -> None:
 def test_a_problem_names_layer_and_check_and_offers_what_there_is(
     path: tuple[Any, ...], value: Any, says: list[str]
 ) -> None:
-    found = problems(changed(path, value))
-    text = next(p for p in found if all(words in p for words in says))
+    (text,) = problems(changed(path, value))
+    assert all(words in text for words in says)
     assert text.startswith("layer `records`, check `groups`: ")
 
 
@@ -220,6 +220,35 @@ def test_a_problem_outside_the_layers_offers_what_there_is(
 ) -> None:
     (text,) = problems(changed(path, value))
     assert f"{offer}" in text.split(";", 1)[1]
+
+
+def test_one_root_problem_is_one_line() -> None:
+    book = changed((*GROUPS, "evidence"), {"rows": "check_row"})
+    (text,) = problems(book)
+    assert "no tool `check_row`" in text
+    book = changed((*GROUPS, "evidence"), {"row": "check_rows"})
+    (text,) = problems(book)
+    assert text.startswith("layer `records`, check `groups`: no evidence `rows` so far; ")
+    twice = changed((*GROUPS, "depends_on"), ["windows"])
+    twice["layers"].append({**twice["layers"][1], "id": "more"})
+    (text,) = problems(twice)
+    assert text.startswith("layer `records`, check `groups`: depends on `windows`")
+    assert text.endswith("(and 1 other place)")
+
+
+def test_a_value_of_no_allowed_form_is_one_line() -> None:
+    with pytest.raises(UserError) as error:
+        parse(yaml.safe_dump(changed((*GROUPS, "evidence", "rows"), 3)).encode(), "mine.yaml")
+    assert str(error.value) == (
+        "mine.yaml: layers.1.checks.0.evidence.rows: fits none of the forms that are allowed there"
+    )
+
+
+def test_numbers_of_every_sentence_are_checked() -> None:
+    book = changed((*GROUPS, "points_to", 0, "ruled_out"), {"{rows.x} rows": {}})
+    assert "does not measure `x`" in problems(book)[0]
+    book = changed((*GROUPS, "notes", 0, "say"), "{rows.x} rows")
+    assert "does not measure `x`" in problems(book)[0]
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

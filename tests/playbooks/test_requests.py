@@ -15,7 +15,8 @@ from firstbad.tools.evidence import Evidence
 
 # Settings of TRL 1.16 that a text may name, and the names under which firstbad reads settings.
 TRL = {
-    "log_completions", "log_unique_prompts", "num_completions_to_print", "logging_steps", "vllm_importance_sampling_correction",
+    "log_completions", "log_unique_prompts", "num_completions_to_print", "logging_steps",
+    "vllm_importance_sampling_correction",
     "gradient_accumulation_steps", "per_device_train_batch_size",
 }  # fmt: skip
 READ = {

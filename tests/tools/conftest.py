@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from firstbad.tools.evidence import Evidence, Source
+from firstbad.tools.evidence import Evidence
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -37,7 +37,6 @@ Array = npt.NDArray[np.float64]
 
 PAD, STOP, WORDS = 0, 1, 12
 """Token ids of the small policy: padding, the stop token, and words from 2 on."""
-SOURCE = Source(kind="capture", ref="dumps/a.npz")
 
 
 # ------------------------------------------------------------------------------------ by hand
@@ -119,13 +118,13 @@ def make_batch(
 
 def make_capture(step: int = 1, dtypes: Mapping[str, str] | None = None, **arrays: Any) -> Capture:
     """A capture from plain arrays."""
-    return Capture(step, {k: np.asarray(v) for k, v in arrays.items()}, dict(dtypes or {}), SOURCE)
+    return Capture(step, {k: np.asarray(v) for k, v in arrays.items()}, dict(dtypes or {}))
 
 
 def vocabulary() -> Vocabulary:
     """The small policy's vocabulary."""
     texts = {PAD: "<pad>", STOP: "</s>"} | {i: f"w{i}" for i in range(2, WORDS)}
-    return Vocabulary(texts, frozenset({STOP}), PAD, "tokenizer.json")
+    return Vocabulary(texts, frozenset({STOP}), PAD)
 
 
 def group_advantages(total: Array, group: npt.NDArray[np.int64], *, divide: bool = True) -> Array:

@@ -234,6 +234,21 @@ def test_disagreeing_rows_are_shown(simulate: MakeRun, evidence: Callable[..., E
         assert row[5:] == ("right", "wrong")
 
 
+def test_rows_of_the_bad_stretch_are_shown_first(
+    simulate: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    def few_before(d: SimpleNamespace) -> None:
+        if d.step == 3:
+            strict(d)
+        elif d.step >= ONSET:
+            dead(d)
+
+    found = evidence(TOOL, simulate(1, edit=few_before))
+    assert found.metrics is not None
+    assert found.metrics["first_bad_step"] == ONSET
+    assert all(int(str(row[0])) >= ONSET for row in found.tables[1].rows)
+
+
 def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[..., str]) -> None:
     assert "right answers" in missing(TOOL, make_run())
     rows = batch(rewards={"correct": [1, 0]})

@@ -65,6 +65,10 @@ def test_hand_computed_band(make_run: MakeRun, evidence: Callable[..., Evidence]
     assert not found.metrics["is_steady"]
     assert (found.metrics["last_good_step"], found.metrics["first_bad_step"]) == (20, 21)
     assert (found.metrics["n_signals"], found.metrics["n_moved"]) == (1, 1)
+    assert found.summary == (
+        "`reward_mean` left its band first, at step 21: level 0.55 before, 0.2 after, "
+        "1.6 times the move that its band allows, at once"
+    )
     assert found.metrics["reward_fell"] is True
     assert found.metrics["kl_rose"] is None, "not logged"
     # Medians of ten run from 0.55 down to 0.2: nothing is left.

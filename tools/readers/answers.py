@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.arrow import open_parquet
 from firstbad.tools.readers.rows import ALL_SUFFIXES, NOT_TABLES, Row, first_rows, read_rows
@@ -27,6 +28,12 @@ class Answers:
     def __init__(self, root: Root) -> None:
         """Files are only looked at when an answer is wanted."""
         self._root = root
+        self._used: list[File] = []
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Files with answers, once they have been read."""
+        return tuple(self._root.source(file, "answers") for file in self._used)
 
     @cached_property
     def files(self) -> list[File]:
@@ -46,6 +53,8 @@ class Answers:
         found: dict[str, str | None] = {}
         for file in self.files:
             for prompt, answer in _pairs(self._root, file):
+                if file not in self._used:
+                    self._used.append(file)
                 if answer is not None and found.setdefault(prompt, answer) != answer:
                     found[prompt] = None
         return found

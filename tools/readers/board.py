@@ -28,6 +28,8 @@ class Board:
 
     files: list[EventFile] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    """Files with scalars."""
+    by_name: dict[str, Source] = field(default_factory=dict)
 
     def scalars(self) -> Log:
         """All scalars; of two values for one tag and step that of the later file counts."""
@@ -63,7 +65,7 @@ class Board:
                 for key, value in _settings(file, tag).items():
                     if prefix + key not in values:
                         values[prefix + key] = value
-                        source = Source(kind="config", ref=file.name)
+                        source = self.by_name[file.name]
                         sources += [] if source in sources else [source]
         return Config(values, tuple(sources))
 
@@ -79,8 +81,9 @@ def read_board(root: Root) -> Board:
         if events.cut_at is not None:
             root.note("file_cut", f"`{file.name}` is cut off at byte {events.cut_at:,}")
         board.files.append(events)
+        source = board.by_name[file.name] = root.source(file, "metrics", data)
         if events.log:
-            board.sources.append(root.source(file, "metrics", data))
+            board.sources.append(source)
     note_folders(root, "event files", [source.ref for source in board.sources])
     return board
 

@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from firstbad.tools.errors import UserError
-from firstbad.tools.evidence import Source
-from firstbad.tools.paths import File, Root, digest, digest_file
+from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.jsonish import decode
 from firstbad.tools.readers.tensors import SUFFIXES, Array, field_names, joined, read_arrays
 from firstbad.tools.run import Capture, Captures
@@ -86,7 +85,11 @@ def read_captures(root: Root, folders: Mapping[str, Sequence[File]]) -> Captures
     for files in folders.values():
         for file in files:
             by_step[_step(file)].append(file)
-    return Captures(list(by_step), lambda step: _load(step, by_step[step], fields))
+    return Captures(
+        list(by_step),
+        lambda step: _load(step, by_step[step], fields),
+        sources=lambda step: [root.source(file, "capture") for file in by_step[step]],
+    )
 
 
 def _step(file: File) -> int:
@@ -148,7 +151,6 @@ def _load(step: int, files: Sequence[File], fields: Mapping[str, str]) -> Captur
         step=step,
         arrays=kept,
         storage_dtypes={c: stored[found[c]] for c in kept},
-        source=Source(kind="capture", ref=files[0].name, digest=_digest(files)),
         unmapped=tuple(sorted(left)),
     )
 
@@ -179,8 +181,3 @@ def _misshapen(named: Mapping[str, Array]) -> list[str]:
         if not (fits if name in _OF_PROMPT else array.shape == usual):
             wrong.append(name)
     return wrong
-
-
-def _digest(files: Sequence[File]) -> str:
-    digests = [digest_file(file.path) for file in files]
-    return digests[0] if len(digests) == 1 else digest("\n".join(digests).encode())

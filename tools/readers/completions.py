@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from firstbad.tools.errors import UserError
-from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
 from firstbad.tools.readers.arrow import read_parquet
@@ -44,9 +43,12 @@ def read_completions(
         elif match := re.fullmatch(_NAME, file.name):
             files[int(match[1])] = file
     reader = _Completions(root, files, answers, group_size, reward_names)
-    folders = sorted({file.folder for file in files.values()})
-    sources = [Source(kind="rollouts", ref=f"{folder}/") for folder in folders]
-    return Rollouts(list(files), Repeats(list(files), reader.load).load, sources=sources)
+    return Rollouts(
+        list(files),
+        Repeats(list(files), reader.load).load,
+        sources=lambda step: (root.source(files[step], "rollouts"),),
+        answers=lambda: answers.sources,
+    )
 
 
 class _Completions:

@@ -48,6 +48,8 @@ class Console:
     log: Log = field(default_factory=Log)
     events: list[Event] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    """Logs with a metric."""
+    looked_through: list[Source] = field(default_factory=list)
 
 
 def read_console(
@@ -77,8 +79,9 @@ def read_console(
             root.note("events_cut", f"`{file.name}`: {left:,} further warnings and errors")
         for key, series in reader.log.series.items():
             console.log.add_series(key, series.steps, series.values)
-        if reader.log or reader.events:
-            console.sources.append(root.source(file, "log"))
+        console.looked_through.append(root.source(file, "log"))
+        if reader.log:
+            console.sources.append(console.looked_through[-1])
     return console
 
 

@@ -77,18 +77,23 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         reward_names=list(signals.under("reward_part")),
         answers=answers,
     )
+    rollouts = rollouts or shelve(root, tables.rollouts, group_size, answers)
+    rollouts.grouped_by = config.sources if group_size else ()
     run = Run(
         ref=ref,
         root=root.path,
         framework=framework,
         signals=signals,
         config=config,
-        rollouts=rollouts or shelve(root, tables.rollouts, group_size, answers),
+        rollouts=rollouts,
         captures=read_captures(root, dumps),
         checkpoints=read_checkpoints(root, history.global_steps),
         events=_in_order([*history.events, *logged.events, *console.events, *board.events()]),
         vocabulary=read_vocabulary(root, config),
         sources=sources,
+        event_sources=tuple(
+            [*history.sources, *logged.sources, *console.looked_through, *board.sources]
+        ),
         version=version,
         notes=notes,
     )

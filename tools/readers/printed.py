@@ -43,6 +43,6 @@ def read(path: Path) -> Run:
     framework = framework_of(console.log.series)
     signals, notes = name_signals(console.log, framework)
     run = Run(ref, root.path, framework, signals, events=tuple(console.events), notes=notes)
-    run.sources = tuple(console.sources)
+    run.sources, run.event_sources = tuple(console.sources), tuple(console.looked_through)
     root.notes_go_to(run)
     return run

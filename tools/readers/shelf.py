@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 
 from firstbad.tools.errors import UserError
-from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
 from firstbad.tools.readers.arrow import open_parquet
@@ -33,7 +32,7 @@ def shelve(
 ) -> Rollouts:
     """Rollouts of these files; rows of one step may lie in several."""
     shelf: dict[int, list[Fetch]] = defaultdict(list)
-    sources = []
+    of_step: dict[int, list[File]] = defaultdict(list)
     for siblings in _siblings(files):
         by_name = _all_by_name(root, siblings)
         for file in siblings:
@@ -44,7 +43,7 @@ def shelve(
                 continue
             for step, fetch in steps.items():
                 shelf[step].append(fetch)
-            sources.append(Source(kind="rollouts", ref=file.name))
+                of_step[step].append(file)
 
     def load(step: int) -> RolloutBatch:
         rows: list[Row] = []
@@ -61,7 +60,12 @@ def shelve(
     def load_all(steps: Sequence[int]) -> Iterator[RolloutBatch]:
         return map(load, steps)
 
-    return Rollouts(list(shelf), Repeats(list(shelf), load_all).load, sources=sources)
+    return Rollouts(
+        list(shelf),
+        Repeats(list(shelf), load_all).load,
+        sources=lambda step: [root.source(file, "rollouts") for file in of_step[step]],
+        answers=lambda: () if answers is None else answers.sources,
+    )
 
 
 def _siblings(files: Sequence[File]) -> list[list[File]]:

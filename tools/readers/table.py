@@ -68,7 +68,8 @@ def _read_file(ref: str, path: Path, prefix: str) -> Run:
         signals, notes = name_signals(metrics.log, framework)
         source = root.source(file, "metrics")
         run = Run(ref, root.path, framework, signals, events=tuple(metrics.events))
-        run.sources, run.notes = (source,), notes
+        run.sources = run.event_sources = (source,)
+        run.notes = notes
     root.notes_go_to(run)
     return run
 

@@ -32,10 +32,9 @@ def read_vocabulary(root: Root, config: Config) -> Vocabulary | None:
     pad = pad or _whole_numbers(config.values.get("model.pad_token_id"))
     if data is None and not eos:
         return None
-    source = file or settings_file
-    return Vocabulary(
-        texts, frozenset(eos), min(pad, default=None), source.name if source else "model config"
-    )
+    files = [found for found in (file, settings_file) if found is not None]
+    sources = (*(root.source(found, "tokenizer") for found in files), *config.sources)
+    return Vocabulary(texts, frozenset(eos), min(pad, default=None), sources)
 
 
 class TokenTexts(Mapping[int, str]):

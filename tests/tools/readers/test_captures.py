@@ -91,8 +91,9 @@ def test_fields_get_their_canonical_names(make: Any, tmp_path: Path, kind: str) 
     loss_mask = capture.mask("loss_mask")
     assert loss_mask is not None
     assert loss_mask.tolist() == FIELDS["loss_mask"].tolist()
-    assert capture.source.ref == f"batch_dumps/step_00070.{kind}"
-    assert capture.source.digest is not None
+    (source,) = run.captures.sources(70)
+    assert source.ref == f"batch_dumps/step_00070.{kind}"
+    assert source.digest is not None
     assert [c.step for c in run.captures] == [2, 70]
 
 

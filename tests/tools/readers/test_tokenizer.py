@@ -31,7 +31,8 @@ def test_whole_words(make: Any, tmp_path: Path) -> None:
     assert dict(found.texts) == {0: "<pad>", 1: "sort", 2: ":", 3: "<|end|>"}
     assert len(found.texts) == 4
     assert (found.eos_ids, found.pad_id) == (frozenset({3}), 0)
-    assert found.source == "tokenizer/tokenizer.json"
+    names = ("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
+    assert tuple(source.ref for source in found.sources) == names
 
 
 def test_byte_level(make: Any, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Evidence names every file it was read from, and no tool reads one that it does not name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from firstbad.tools.evidence import Evidence
+from firstbad.tools.readers import open_run
+from firstbad.tools.registry import run_tool, tools
+
+DEMO = Path(__file__).parents[2] / "agent" / "demo_runs" / "heron"
+PARTS = {
+    "answers": ("data",),
+    "dumps": ("batch_dumps",),
+    "log": ("train.log",),
+    "rollouts": ("completions",),
+    "settings": ("args.json", "model_config.json"),
+    "tokenizer": ("tokenizer",),
+}
+
+
+def measure(folder: Path) -> dict[str, Evidence]:
+    run = open_run(f"trl:{folder}")
+    return {name: run_tool(name, run, {}, evidence_id="E1") for name in tools()}
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Evidence]:
+    return measure(DEMO)
+
+
+def test_every_measurement_of_a_real_run_names_its_files(whole: dict[str, Evidence]) -> None:
+    for name, found in whole.items():
+        assert found.status == "measured", name
+        assert found.sources, name
+        for source in found.sources:
+            assert source.digest is not None, (name, source)
+            assert (DEMO / source.ref).is_file(), (name, source)
+        assert len({source.ref for source in found.sources}) == len(found.sources), name
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_not_named_changes_nothing(
+    part: str, whole: dict[str, Evidence], tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(DEMO, copy, ignore=lambda _, names: {n for n in names if n in PARTS[part]})
+    named = set()
+    for name, found in measure(copy).items():
+        if any(source.ref.startswith(PARTS[part]) for source in whole[name].sources):
+            named.add(name)
+        else:
+            left_out = {"id": "E1", "seconds": 0.0, "sources": ()}
+            assert found.model_copy(update=left_out) == whole[name].model_copy(update=left_out)
+    assert named
+
+
+def test_a_tool_that_reads_one_dump_names_one(whole: dict[str, Evidence]) -> None:
+    dumps = [s.ref for s in whole["compare_first_pass"].sources if s.kind == "capture"]
+    assert dumps == ["batch_dumps/step_00001.npz"]
+
+
+def test_missing_data_names_what_was_looked_at(tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(DEMO, copy, ignore=lambda _, names: {n for n in names if n == "completions"})
+    found = measure(copy)["check_loss_identity"]
+    assert found.status == "no_data"
+    assert "args.json" in {source.ref for source in found.sources}
