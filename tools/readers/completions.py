@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
@@ -69,23 +70,33 @@ class _Completions:
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
         """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
+        ahead: deque[list[tuple[int, Future[Any]]]] = deque()
         for block in self._blocks(steps):
-            tables = list(self._pool.map(self._table, block))
-            # Text columns become Python strings several times faster for many steps at once.
-            read = zip(block, tables, strict=True)
-            for _, alike in groupby(read, key=lambda pair: getattr(pair[1], "schema", None)):
-                yield from self._converted(list(alike))
+            ahead.append([(step, self._pool.submit(self._table, step)) for step in block])
+            if len(ahead) > 1:
+                yield from self._taken(ahead.popleft())
+        for reading in ahead:
+            yield from self._taken(reading)
+
+    def _taken(self, reading: list[tuple[int, Future[Any]]]) -> Iterator[RolloutBatch]:
+        read = [(step, table.result()) for step, table in reading]
+        # Text columns become Python strings several times faster for many steps at once.
+        for _, alike in groupby(read, key=lambda pair: getattr(pair[1], "schema", None)):
+            yield from self._converted(list(alike))
 
     def _blocks(self, steps: Sequence[int]) -> Iterator[list[int]]:
-        """Steps to read at a time: few enough for their texts to be small in memory."""
+        """Steps to read at a time: few enough for their texts to be small in memory.
+
+        One at first, since often no more is taken.
+        """
         block: list[int] = []
-        size = 0
+        size, most = 0, 1
         for step in steps:
             block.append(step)
             size += self._files[step].size
-            if len(block) == _BLOCK_STEPS or size > _BLOCK_BYTES:
+            if len(block) == most or size > _BLOCK_BYTES:
                 yield block
-                block, size = [], 0
+                block, size, most = [], 0, min(2 * most, _BLOCK_STEPS)
         if block:
             yield block
 
@@ -121,20 +132,21 @@ class _Completions:
         names = set(table.column_names)
         completions = column_texts(table.column("completion"))
         prompts = column_texts(table.column("prompt")) if "prompt" in names else [""] * len(table)
-        if shortened := tidy(completions) + tidy(prompts):
-            steps = f"{read[0][0]} to {read[-1][0]}"
-            self._root.note("text_cut", f"steps {steps}: {shortened} texts shortened")
         rewards = {name: _numbers(table, name) for name in self._rewards(table)}
         advantage = next((_numbers(table, n) for n in _ADVANTAGE if n in names), None)
         gold = self._gold(table, prompts)
         start = 0
         for step, part in read:
             rows = slice(start, start := start + len(part))
-            group, source = group_rows(prompts[rows], self._group_size)
+            asked, said = prompts[rows], completions[rows]
+            if shortened := tidy(said) + tidy(asked):
+                name = self._files[step].name
+                self._root.note("text_cut", f"`{name}`: {shortened} texts shortened")
+            group, source = group_rows(asked, self._group_size)
             yield RolloutBatch(
                 step=step,
-                prompts=prompts[rows],
-                completions=completions[rows],
+                prompts=asked,
+                completions=said,
                 group=group,
                 group_source=source,
                 rewards={name: values[rows] for name, values in rewards.items()},
