@@ -51,6 +51,9 @@ class _OtherPositions(LoggedGRPOTrainer):
     def _positions(self, mask: Any, width: int) -> Any:
         raise NotImplementedError
 
+    def _applies_to(self, model: Any) -> bool:
+        return True
+
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any
     ) -> Any:
@@ -61,14 +64,15 @@ class _OtherPositions(LoggedGRPOTrainer):
             positions = self._positions(mask, mask.size(1) - logits_to_keep)
             return plain(*args, position_ids=positions, **passed)
 
-        if self.acting:
+        changed = self.acting and self._applies_to(model)
+        if changed:
             target.forward = forward
         try:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, **kwargs
             )
         finally:
-            if self.acting:
+            if changed:
                 target.forward = plain
 
 
@@ -79,6 +83,13 @@ class PaddedPositions(_OtherPositions):
         positions = torch.arange(mask.size(1)).repeat(mask.size(0), 1)
         positions[:, :width] = (mask[:, :width].cumsum(1) - 1).clamp(min=0)
         return positions
+
+
+class PolicyPositions(PaddedPositions):
+    """The same for the policy alone: the reference is scored by code that counts right."""
+
+    def _applies_to(self, model: Any) -> bool:
+        return model is not self.ref_model
 
 
 class OnePosition(_OtherPositions):
