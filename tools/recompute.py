@@ -31,6 +31,9 @@ class Recomputed(Dated):
     share_differs_shifted: float
     """The same share for that signal when rollouts are stored one step early or late, whichever
     fits better: near 0 where only the step label is off by one."""
+    share_differs_trained: float
+    """The same share when the mean is taken over the rows with an advantage, as where groups
+    without contrast are dropped before training; 1 where no advantages are written."""
     largest_difference: float
     zero_std_logged_mean: float | None
     zero_std_recomputed_mean: float | None
@@ -56,6 +59,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     if every is not None and every > 1:
         raise NoData(f"metrics are averaged over {every:g} steps (`logging_steps`)")
     pairs: dict[str, list[tuple[int, float, float]]] = {}
+    trained: dict[str, list[tuple[int, float, float]]] = {}
     zero: list[tuple[float, float]] = []
     stds: list[tuple[float, float, float]] = []
     for batch in run.rollouts.batches():
@@ -63,13 +67,12 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
             logged = _logged(run, name, batch.step)
             if logged is not None and value is not None:
                 pairs.setdefault(name, []).append((batch.step, logged, value))
+                if (kept := _over_trained(run, batch, name)) is not None:
+                    trained.setdefault(name, []).append((batch.step, logged, kept))
         _add_spread(run, batch, zero, stds)
     if not pairs:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
-    differ = {
-        name: [p for p in found if abs(p[1] - p[2]) > _tolerance(found) * (1 + abs(p[2]))]
-        for name, found in pairs.items()
-    }
+    differ = {name: _differing(found) for name, found in pairs.items()}
     n = sum(len(found) for found in pairs.values())
     worst = max(pairs, key=lambda name: len(differ[name]) / len(pairs[name]))
     bad = sorted((step, name, a, b) for name, rows in differ.items() for step, a, b in rows)
@@ -84,6 +87,9 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         share_differs=round(len(bad) / n, 6),
         worst_signal_share=round(len(differ[worst]) / len(pairs[worst]), 6),
         share_differs_shifted=round(_shifted(pairs[worst]), 6),
+        share_differs_trained=round(len(_differing(trained[worst])) / len(trained[worst]), 6)
+        if worst in trained
+        else 1.0,
         largest_difference=round(max(abs(a - b) for f in pairs.values() for _, a, b in f), 6),
         zero_std_logged_mean=round(float(z[:, 0].mean()), 6) if len(z) else None,
         zero_std_recomputed_mean=round(float(z[:, 1].mean()), 6) if len(z) else None,
@@ -107,6 +113,11 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         sources=run.rollouts.sources,
         signal=f"logged {worst}" if bad else "",
     )
+
+
+def _differing(pairs: list[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
+    limit = _tolerance(pairs)
+    return [p for p in pairs if abs(p[1] - p[2]) > limit * (1 + abs(p[2]))]
 
 
 def _tolerance(pairs: list[tuple[int, float, float]]) -> float:
@@ -138,6 +149,14 @@ def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
     return {
         name: float(np.nanmean(v)) if np.isfinite(v).any() else None for name, v in parts.items()
     }
+
+
+def _over_trained(run: Run, batch: RolloutBatch, name: str) -> float | None:
+    if batch.advantage is None or not (kept := np.abs(batch.advantage) > 1e-6).any():
+        return None
+    part = batch.rewards.get(name.removeprefix("reward_part/"))
+    values = total_reward(run, batch) if part is None else part
+    return None if values is None else float(np.nanmean(values[kept]))
 
 
 def _complete(run: Run) -> bool | None:

@@ -99,3 +99,16 @@ class OnePosition(_OtherPositions):
         counted = mask.clone()
         counted[:, width:] = 0
         return (counted.cumsum(1) - 1).clamp(min=0)
+
+
+class CoarseReference(LoggedGRPOTrainer):
+    """The reference is loaded in so few bits that it is another model."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the same arguments as the trainer without a fault."""
+        super().__init__(*args, **kwargs)
+        levels = 2 ** (self.fault["bits"] - 1) - 1
+        with torch.no_grad():
+            for weight in self.ref_model.parameters():
+                unit = weight.abs().amax(dim=-1, keepdim=True) / levels
+                weight.copy_((weight / unit).round() * unit)

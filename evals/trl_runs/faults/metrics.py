@@ -1,8 +1,6 @@
-"""Faults of what is logged: real changes in how TRL's trainer averages; training itself is right."""
+"""Faults of what is logged: real changes in how TRL averages, while training itself is right."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 

@@ -97,7 +97,7 @@ class _RepeatingPrompts(_ChangedSampler):
 
 
 class _TiledPrompts(_ChangedSampler):
-    """From the onset on the prompts of a batch come as a b c a b c ... instead of a a ... b b ..."""
+    """From the onset on prompts come as a b c a b c ... where a a ... b b ... c c ... is meant."""
 
     def __iter__(self) -> Iterator[Any]:
         size = self.mini_repeat_count
