@@ -44,9 +44,9 @@ def slim(source: Path, target: Path, *, thin: bool = False) -> None:
 def _thin(target: Path) -> None:
     drawn = {p for batch in open_run(str(target)).rollouts.batches() for p in batch.prompts}
     for data in target.glob("data/*.jsonl"):
-        lines = data.read_text(encoding="utf-8").splitlines()
+        lines = filter(str.strip, data.read_text(encoding="utf-8").splitlines())
         kept = [line for line in lines if json.loads(line)["prompt"][0]["content"] in drawn]
-        data.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        data.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     for state in target.glob("checkpoint-*/trainer_state.json"):
         whole = json.loads(state.read_text(encoding="utf-8"))
         state.write_text(json.dumps({"global_step": whole["global_step"], "log_history": []}))

@@ -9,7 +9,7 @@ from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run, Signal
-from firstbad.tools.stats import level_shift
+from firstbad.tools.stats import Shift, level_shift
 
 
 class Norms(Dated):
@@ -32,13 +32,6 @@ class Norms(Dated):
     """The larger of that factor and its inverse."""
     factor_named: float | None
     """That factor where it is a whole number (or inverse) within 10 %."""
-    zero_share: float
-    """Of steps with a learning rate above 0: the norm is exactly 0."""
-    kl_still_share: float | None
-    """Of steps after the fifth with a learning rate above 0: KL to the reference is below 1e-9;
-    None where beta is 0 or no KL is logged."""
-    kl_first: float | None
-    """KL to the reference at step 1, before any update; None where the log begins later."""
     neighbours_still: bool | None
     """Entropy, length, reward and its spread move by less than a fifth across the same step."""
     kl_late: float | None
@@ -61,13 +54,11 @@ def check_norms(run: Run) -> Measured[Norms]:
     values = signal.values
     clip = run.config.number("max_grad_norm") or None
     # The gradient goes with the size of the advantages: their fall is no factor of the pipeline.
-    contrast = _contrast(run, signal)
+    contrast = np.nan_to_num(contrast_of(run, signal), nan=1.0)
     used = (values > 0) & (contrast > 0.1)
-    positive = values[used] / contrast[used]
-    shift = level_shift(np.log(positive), margin=10) if len(positive) >= 20 else None
-    strong = shift is not None and shift.sds > 1.5 and abs(shift.after - shift.before) > 0.45
-    factor = float(np.exp(shift.after - shift.before)) if shift and strong else None
-    at = shift.index if shift and strong else None
+    shift = _jump(np.log(values[used] / contrast[used]))
+    factor = float(np.exp(shift.after - shift.before)) if shift else None
+    at = shift.index if shift else None
     steps = signal.steps[used]
     early, _, late = np.array_split(values, 3)
     kl = run.signals.get("kl_ref")
@@ -83,9 +74,6 @@ def check_norms(run: Run) -> Measured[Norms]:
         shift_factor=None if factor is None else round(factor, 4),
         shift_size=None if factor is None else round(max(factor, 1 / factor), 4),
         factor_named=_named(factor),
-        zero_share=_zero_share(run, signal),
-        kl_still_share=_kl_still(run, kl),
-        kl_first=None if kl is None else kl.at(1),
         neighbours_still=None if at is None else _still(run, int(steps[at])),
         kl_late=_late(kl),
         entropy_late_over_early=_late_over_early(entropy),
@@ -101,9 +89,9 @@ def check_norms(run: Run) -> Measured[Norms]:
     return Measured(metrics, text, signal="level of the gradient norm")
 
 
-def _contrast(run: Run, signal: Signal) -> FloatArray:
-    """Root mean square of the advantages at each step of a signal; 1 where they are not written."""
-    found = np.ones(len(signal.steps))
+def contrast_of(run: Run, signal: Signal) -> FloatArray:
+    """Root mean square of the advantages at each step of a signal; NaN where not written."""
+    found = np.full(len(signal.steps), np.nan)
     known = set(run.rollouts.steps.tolist())
     for i, step in enumerate(signal.steps.tolist()):
         advantage = run.rollouts.batch(step).advantage if step in known else None
@@ -112,22 +100,15 @@ def _contrast(run: Run, signal: Signal) -> FloatArray:
     return found
 
 
-def _moving(run: Run, signal: Signal) -> list[bool]:
-    """Whether the learning rate is above 0 (or unknown) at each step of a signal."""
-    rate = run.signals.get("learning_rate")
-    return [rate is None or (rate.at(int(s)) or 0.0) > 0 for s in signal.steps]
-
-
-def _zero_share(run: Run, norm: Signal) -> float:
-    use = np.array(_moving(run, norm))
-    return round(float((norm.values[use] == 0).mean()), 6) if use.any() else 0.0
-
-
-def _kl_still(run: Run, kl: Signal | None) -> float | None:
-    if kl is None or not run.config.number("beta"):
+def _jump(level: FloatArray) -> Shift | None:
+    """The single change of a log level, where it is large and two levels fit better than a line."""
+    shift = level_shift(level, margin=10)
+    if shift is None or shift.sds < 1.5 or abs(shift.after - shift.before) < 0.45:
         return None
-    use = np.array(_moving(run, kl)) & (np.arange(len(kl.values)) >= 5)
-    return round(float((np.abs(kl.values[use]) < 1e-9).mean()), 6) if use.any() else None
+    place = np.arange(len(level))
+    line = np.polynomial.Polynomial.fit(place, level, 1)(place)
+    steps = np.where(place < shift.index, shift.before, shift.after)
+    return shift if ((level - steps) ** 2).sum() < ((level - line) ** 2).sum() else None
 
 
 def _named(factor: float | None) -> float | None:

@@ -33,6 +33,9 @@ class Recomputed(Dated):
     share_differs_shifted: float
     """The same share for that signal when rollouts are stored one step early or late, whichever
     fits better: near 0 where only the step label is off by one."""
+    share_differs_trained: float
+    """The same share when the mean is taken over the rows with an advantage, as where groups
+    without contrast are dropped before training; 1 where no advantages are written."""
     largest_difference: float
     zero_std_logged_mean: float | None
     zero_std_recomputed_mean: float | None
@@ -76,6 +79,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         share_differs=round(len(bad) / n, 6),
         worst_signal_share=round(float(worst.differ.mean()), 6),
         share_differs_shifted=round(worst.differ_shifted(), 6),
+        share_differs_trained=round(_differ_trained(run, rows, worst), 6),
         largest_difference=round(max(float(np.abs(p.logged - p.value).max()) for p in pairs), 6),
         zero_std_logged_mean=_rounded(spread.zero[0]),
         zero_std_recomputed_mean=_rounded(spread.zero[1]),
@@ -154,6 +158,15 @@ def _pairs(run: Run, rows: RowTable, name: str, value: FloatArray) -> _Pairs:
     logged = _logged(run, name, rows)
     both = np.isfinite(logged) & np.isfinite(value)
     return _Pairs(name, rows.steps[both], logged[both], value[both])
+
+
+def _differ_trained(run: Run, rows: RowTable, worst: _Pairs) -> float:
+    """Share of the signal's steps that differ from the mean over rows with an advantage."""
+    part = worst.name.removeprefix("reward_part/")
+    values = rows.part(part) if part in rows.parts else rows.total
+    kept = (np.abs(rows.advantage) > 1e-6) & np.isfinite(values)
+    found = _pairs(run, rows, worst.name, rows.mean(values, kept)).differ
+    return float(found.mean()) if len(found) else 1.0
 
 
 def _logged(run: Run, name: str, rows: RowTable) -> FloatArray:

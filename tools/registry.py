@@ -63,9 +63,11 @@ _TABLE: dict[str, Tool] = {}
 # One line per file of measurements. A new file of tools is added here and nowhere else.
 _MODULES = (
     "advantages",
+    "arrival",
     "declared",
     "events",
     "first_pass",
+    "form_pay",
     "gold",
     "groups",
     "judging",
@@ -80,6 +82,7 @@ _MODULES = (
     "prompts",
     "ratios",
     "recompute",
+    "reference",
     "reward_parts",
     "rollout_text",
     "rows",

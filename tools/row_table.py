@@ -56,6 +56,13 @@ class RowTable:
         totals = ((b, total_reward(self._run, b)) for b in self._batches)
         return np.concatenate([np.full(len(b), np.nan) if t is None else t for b, t in totals])
 
+    @cached_property
+    def advantage(self) -> FloatArray:
+        """(N,) advantage, NaN where none is written."""
+        return np.concatenate(
+            [np.full(len(b), np.nan) if b.advantage is None else b.advantage for b in self._batches]
+        )
+
     def count(self, rows: BoolArray) -> IntArray:
         """(S,) marked rows of each step."""
         return np.bincount(self.step[rows], minlength=len(self.steps))

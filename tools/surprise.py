@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.drift import Drift, Series, fit_drift, misfit_of_setting
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
@@ -19,8 +20,8 @@ FLOOR = 0.1
 """Smallest pooled surprise, in nats, that dates anything."""
 TAIL = 3.0
 """k1/k3 beyond which the samples lack the tail that k3 weighs."""
-DRIFT = 1.4
-"""Growth within the off stretch beyond which it is a drift, not a setting."""
+NEAR = 0.005
+"""Mean k3, in nats, below which the policy is as good as its reference."""
 
 
 class Surprise(Dated):
@@ -39,7 +40,8 @@ class Surprise(Dated):
     z_largest: float
     signed_largest: float
     growth: float | None
-    """Late half of the late captures over their early half: 1 for a setting, above for drift."""
+    """Fitted value at the end over that halfway from the onset to the end: 1 for a setting, 2 to 4
+    for weights that part. None where nothing is off."""
     entropy_mean: float
     k1_over_k3_early: float | None
     k1_over_k3_late: float | None
@@ -53,8 +55,7 @@ class Surprise(Dated):
     """mean(k1) of the late captures over its standard error. KL is never negative, so a value far
     below 0 shows that the tokens come from another policy, however heavy the tail of k3."""
     drift_onset: float | None
-    """Step at which the gap began, if it grows with the square of the steps since (weights that
-    part at a steady pace): least squares over the captures."""
+    """Step at which the gap began, where it grows from nothing (weights that part)."""
     padding_dependence: float | None
     """abs(padding_correlation)."""
     padding_correlation: float | None
@@ -101,11 +102,8 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         )
     cut = _best_cut(dumps)
     gap = _kl_gap(dumps[cut:])
-    growth = max((g for g in (_growth(dumps[cut:]), _from_nothing(dumps)) if g), default=None)
     k1_z = _k1_z(dumps[cut:])
     apart = (gap[1] is not None and gap[1] > 3) or (k1_z is not None and k1_z < -3.5)
-    drifts = apart and growth is not None and growth > DRIFT
-    drift = _drift_onset(dumps) if drifts else None
     early, late = (dumps[:cut], dumps[cut:]) if cut else ([], dumps)
     pools = {"all": _pool(dumps)}
     if cut:
@@ -113,16 +111,18 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     worst = max(pools, key=lambda k: abs(pools[k][0]))
     if cut and abs(pools["early"][0]) > FLOOR and pools["early"][0] * pools["late"][0] > 0:
         worst = "all"  # off on both sides of the cut: there all along
-    first = late[0].step if cut else dumps[0].step
-    quiet = early[-1].step if cut and worst == "late" else None
-    if drift is not None and worst == "late":
-        # What grows from nothing shows late: the fit dates it, and the captures around bracket it.
-        first = min(d.step for d in dumps if d.step > drift[2])
-        quiet = max((d.step for d in dumps if d.step <= drift[1]), default=None)
+    speaks = abs(pools[worst][0]) > FLOOR
+    drift = _drift(dumps, speaks=speaks, apart=apart)
     pads = _padding(dumps)
     # Below the floor a surprise counts where k1/k3 tells the same from other log-probs.
     lacks = (_k_ratio(late) or 0.0) > TAIL and pools[worst][0] < -FLOOR / 2
-    off = abs(pools[worst][0]) > FLOOR or drifts or lacks
+    off = speaks or drift is not None or lacks
+    if drift is not None:
+        quiet, first = _bracket(drift, dumps)
+    elif worst == "late":
+        quiet, first = early[-1].step, late[0].step
+    else:
+        quiet, first = None, None
     metrics = Surprise(
         n_captures=len(dumps),
         n_tokens=n,
@@ -134,7 +134,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         largest=abs(pools[worst][0]),
         z_largest=abs(pools[worst][1]),
         signed_largest=pools[worst][0],
-        growth=growth,
+        growth=None if not off else round(drift.growth, 4) if drift else 1.0,
         entropy_mean=round(float(np.mean([d.entropy for d in dumps])), 6),
         k1_over_k3_early=_k_ratio(early or dumps),
         k1_over_k3_late=_k_ratio(late),
@@ -142,15 +142,15 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         kl_gap_late=gap[0],
         kl_gap_z=gap[1],
         k1_z_late=k1_z,
-        drift_onset=None if drift is None else drift[0],
+        drift_onset=None if drift is None else round(drift.best, 2),
         padding_dependence=None if pads[0] is None else abs(pads[0]),
         padding_correlation=pads[0],
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
         surprise_unpadded=pads[2],
         quiet_step=quiet if off else None,
-        first_bad_step=None if not off else first if worst == "late" else dumps[0].step,
-        from_start=off and worst != "late",
+        first_bad_step=(first or dumps[0].step) if off else None,
+        from_start=off and first is None,
         gradual=drift is not None,
         sampled=True,
     )
@@ -258,66 +258,63 @@ def _k1_z(dumps: list[_Dump]) -> float | None:
     return round(mean_z(np.concatenate(found)), 4)
 
 
-def _drift_onset(dumps: list[_Dump]) -> tuple[float, float, float] | None:
-    """Onset of a gap that grows with the square of the steps since: best, earliest and latest fit.
+def _surprises(dumps: list[_Dump]) -> Series:
+    return _series([(d.step, d.surprise) for d in dumps])
 
-    None when it does not grow so. Earliest and latest fit less than a tenth worse. Weights that
-    part at a steady pace are apart by a distance that grows with the steps, and KL grows with the
-    square of the distance.
+
+def _log_gaps(dumps: list[_Dump]) -> Series:
+    """log(1 + mean of k3 - k1), which is log E[exp(-x)].
+
+    Where the sampler stays behind while weights move on, this is for small moves v d (u + d), with
+    d the distance from the sampler and u that of the sampler from the reference. Captures at which
+    the policy is still its reference tell nothing.
     """
-    pairs = [(d.step, float(g.mean())) for d in dumps if (g := _gap(d)) is not None]
-    if len(pairs) < 6:
-        return None
-    steps, gap = np.array(pairs, float).T
-    flat = float(((gap - gap.mean()) ** 2).sum())
-    onsets = np.linspace(0, steps[-3], 200)
-    errors = np.empty(len(onsets))
-    for i, onset in enumerate(onsets):
-        x = np.maximum(0.0, steps - onset) ** 2
-        errors[i] = float(((gap - (x @ gap) / (x @ x) * x) ** 2).sum())
-    best = int(np.argmin(errors))
-    if errors[best] > 0.7 * flat:
-        return None
-    near = onsets[errors < 1.1 * errors[best]]
-    return round(float(onsets[best]), 2), float(near.min()), float(near.max())
-
-
-def _growth(late: list[_Dump]) -> float | None:
-    """Late half over early half: of the surprise where it is off, else of the KL gap.
-
-    A policy that a wrong sampler wrecks parts from its reference too, so the KL gap is read only
-    where the surprise does not speak.
-    """
-    if len(late) < 4:
-        return None
-    half = len(late) // 2
-    surprise = [
-        float(np.concatenate([d.surprise for d in part]).mean())
-        for part in (late[:half], late[half:])
-    ]
-    if abs(surprise[0]) > 0.1:
-        return round(surprise[1] / surprise[0], 4)
-    gaps = [[g for d in part if (g := _gap(d)) is not None] for part in (late[:half], late[half:])]
-    if not gaps[0] or not gaps[1]:
-        return None
-    first, second = (float(np.concatenate(g).mean()) for g in gaps)
-    return round(second / first, 4) if first > 0.01 else None
-
-
-def _from_nothing(dumps: list[_Dump]) -> float | None:
-    """Growth where the first captures are quiet: the last third of the run over the first third."""
-    if (
-        len(dumps) < 9
-        or abs(float(np.concatenate([d.surprise for d in dumps[:2]]).mean())) > FLOOR / 2
-    ):
-        return None
-    third = len(dumps) // 3
-    early, late = (
-        float(np.concatenate([d.surprise for d in part]).mean())
-        for part in (dumps[:third], dumps[-third:])
+    found = _series([(d.step, g) for d in dumps if _told(d) and (g := _gap(d)) is not None])
+    gap = np.maximum(found.value, -0.9)
+    return Series(
+        found.steps,
+        np.log1p(gap),
+        np.maximum.accumulate(found.error) / (1 + np.maximum(gap, 0)) if len(gap) else found.error,
     )
-    steady = all(float(d.surprise.mean()) > FLOOR / 2 for d in dumps[third:])
-    return round(late / early, 4) if steady and early > 0.02 else None
+
+
+def _told(dump: _Dump) -> bool:
+    """Whether the policy has left its reference, or there is none."""
+    return dump.k3 is None or float(dump.k3.mean()) > NEAR
+
+
+def _series(samples: list[tuple[int, FloatArray]]) -> Series:
+    return Series(
+        np.array([step for step, _ in samples], float),
+        np.array([values.mean() for _, values in samples]),
+        np.array([values.std() / np.sqrt(len(values)) for _, values in samples]),
+    )
+
+
+def _drift(dumps: list[_Dump], *, speaks: bool, apart: bool) -> Drift | None:
+    """The drift that is seen, or None where a setting that changed once fits as well.
+
+    Surprise tells the two apart, and where it is too small to speak, the gap. Under both the gap
+    grows as training goes on, so it dates the drift and does not tell it from a setting.
+    """
+    if len(dumps) < 2 or not (speaks or apart):
+        return None
+    since = 2 * dumps[0].step - dumps[1].step
+    gaps = _log_gaps(dumps)
+    shape = _surprises(dumps) if speaks else gaps
+    seen = fit_drift(shape, since)
+    if seen is None or seen[1] >= misfit_of_setting(shape):
+        return None
+    dated = fit_drift(gaps, since)
+    return dated[0] if dated and dated[0].growth > 1 else seen[0]
+
+
+def _bracket(drift: Drift, dumps: list[_Dump]) -> tuple[int | None, int | None]:
+    """Last quiet and first bad capture; neither where too few tokens came before the onset."""
+    quiet = max((d.step for d in dumps if d.step <= drift.earliest and _told(d)), default=None)
+    if quiet is None and sum(len(d.surprise) for d in dumps if d.step <= drift.best) < POOL:
+        return None, None
+    return quiet, min(d.step for d in dumps if d.step > drift.latest)
 
 
 def _k_ratio(dumps: list[_Dump]) -> float | None:
@@ -326,7 +323,7 @@ def _k_ratio(dumps: list[_Dump]) -> float | None:
     if not k1 or sum(map(len, k1)) < POOL:
         return None
     mean = float(np.concatenate(k3).mean())
-    return round(float(np.concatenate(k1).mean()) / mean, 4) if mean > 0.005 else None
+    return round(float(np.concatenate(k1).mean()) / mean, 4) if mean > NEAR else None
 
 
 def _mean_k3(dumps: list[_Dump]) -> float | None:

@@ -84,6 +84,15 @@ DATA: tuple[Run, ...] = (
         fault={"keep": 5},
     ),
     fault(
+        "ferret",
+        112,
+        "id.rows",
+        50,
+        "Prompts are tiled instead of repeated one by one, so each group of 8 rows mixes prompts.",
+        "Progress stopped in the second half although the rewards are right.",
+        trainer="TiledGroups",
+    ),
+    fault(
         "elk",
         104,
         "data.wrong_gold",

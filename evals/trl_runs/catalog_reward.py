@@ -134,4 +134,14 @@ REWARD: tuple[Run, ...] = (
         start=M3,
         make_rewards=lambda: rewards.slow_always(60),
     ),
+    fault(
+        "magpie",
+        116,
+        "reward.hack_format",
+        None,
+        "The format part takes at most 4 digits and weighs 1.5, so answers cut short pay.",
+        "Total reward keeps rising but the answers get worse.",
+        config={"reward_weights": [1.0, 1.5, 0.2], "learning_rate": 0.0003},
+        make_rewards=rewards.short_form,
+    ),
 )

@@ -96,6 +96,17 @@ def paid_length() -> list[RewardFunction]:
     return _replaced("brevity_reward", score)
 
 
+def short_form(longest: int = 4) -> list[RewardFunction]:
+    """The format part's pattern takes at most `longest` digits, so longer answers lose its pay."""
+    answer = rf"<answer> \d(?: \d){{0,{longest - 1}}} </answer>"
+    pattern = re.compile(rf"<think>[^<]*</think> {answer}")
+
+    def score(completions: list[Any], **_: Any) -> list[float]:
+        return [float(pattern.fullmatch(reply_text(reply)) is not None) for reply in completions]
+
+    return _replaced("format_reward", score)
+
+
 def scaled_format(onset: int, factor: float = 10.0) -> list[RewardFunction]:
     """The format part comes in another unit."""
 

@@ -69,6 +69,23 @@ def test_thin_keeps_only_the_prompts_drawn(source: Path, tmp_path: Path) -> None
     assert state == {"global_step": whole["global_step"], "log_history": []}
 
 
+def test_thin_leaves_no_line_where_no_prompt_was_drawn(source: Path, tmp_path: Path) -> None:
+    slim.slim(source, tmp_path / "target", thin=True)
+    assert (tmp_path / "target" / "data" / "eval.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize("blank", ["", "\n", " \n\n"])
+def test_what_is_thin_stays_the_same(source: Path, tmp_path: Path, blank: str) -> None:
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    slim.slim(source, once, thin=True)
+    (once / "data" / "eval.jsonl").write_text(blank)
+    slim.slim(once, twice, thin=True)
+    assert names(twice) == names(once)
+    assert lines(twice / "data" / "train.jsonl") == lines(once / "data" / "train.jsonl")
+    assert not lines(twice / "data" / "eval.jsonl")
+    assert len(list(open_run(str(twice)).rollouts.batches())) > 10
+
+
 def test_thin_does_not_touch_the_source(source: Path, tmp_path: Path) -> None:
     before = {name: (source / name).read_bytes() for name in names(source)}
     slim.slim(source, tmp_path / "target", thin=True)

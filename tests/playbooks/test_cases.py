@@ -26,14 +26,6 @@ BOUNDED = [
     for check in layer.checks
     if any(alternative.fail_if for alternative in check.gate)
 ]
-# No recorded run breaks these bounds yet; tests of their tools do, on runs made in memory.
-WITHOUT_A_FAILING_RUN = {
-    "accumulation.gradient_arrives",
-    "records.groups",
-    "records.logged_means",
-    "reward.form_pay",
-}
-
 # Outcome, leading cause and first bad step of every recorded run: what was done to each stands in
 # tests/runs/README.md, and the two are compared by eye when a run is added.
 LEADING = {
@@ -44,16 +36,19 @@ LEADING = {
     "dunlin": ("incident", "prob.processed_logprobs", 60),
     "egret": ("incident", "cfg.completion_cap", 1),
     "eland": ("incident", "prob.old_logprob_source", 41),
+    "ferret": ("incident", "id.rows", 50),
     "finch": ("incident", "opt.data_reuse", 17),
+    "gecko": ("incident", "grad.frozen", 2),
     "gull": ("incident", "data.sampling", 45),
     "hyena": ("incident", "opt.step_too_large", 4),
+    "ibex": ("incident", "prob.positions", 1),
     "jackal": ("incident", "reward.hack_length", 1),
     "kestrel": ("incident", "num.exp_overflow", 16),
-    "lynx": ("incident", "prob.weight_sync", 70),
+    "lynx": ("incident", "prob.weight_sync", 100),
+    "magpie": ("incident", "reward.hack_format", 41),
     "mole": ("incident", "collapse.all_wrong", 1),
     "moose": ("incident", "reward.phase_change", 60),
     "osprey": ("incident", "reward.outlier", 60),
-    "pika": ("incident", "prob.positions", 1),
     "plover": ("incident", "reward.false_negative", 55),
     "puffin": ("incident", "reward.false_positive", 55),
     "quail": ("incident", "opt.kl_constraint", 1),
@@ -61,10 +56,14 @@ LEADING = {
     "robin": ("healthy", None, None),
     "shrew": ("incident", "reward.wrong_group", 60),
     "siskin": ("healthy", None, None),
+    "skua": ("incident", "prob.positions", 1),
+    "sparrow": ("incident", "metric.misleading", 45),
     "stoat": ("incident", "grad.accumulation_scale", 60),
     "tapir": ("incident", "id.rows", 60),
     "toad": ("incident", "grad.objective", 60),
     "vole": ("incident", "num.low_precision_logprob", 1),
+    "walrus": ("incident", "grad.frozen", 60),
+    "weevil": ("incident", "opt.reference_model", 1),
     "wombat": ("incident", "data.wrong_gold", 61),
 }
 
@@ -93,8 +92,7 @@ def test_case(playbook: str, check: str, run: str, expected: str, verdict_of: ob
 def test_a_bound_has_a_case_on_each_side(
     playbook: str, check: str, outcomes: frozenset[str]
 ) -> None:
-    assert "pass" in outcomes
-    assert ("fail" in outcomes) != (check in WITHOUT_A_FAILING_RUN)
+    assert {"pass", "fail"} <= outcomes
 
 
 @pytest.mark.parametrize("run", sorted(LEADING))

@@ -100,6 +100,29 @@ def test_rollouts_stored_under_the_next_step_are_told_from_wrong_means(
     assert measure(TOOL, simulate(1, log=wrong))["share_differs_shifted"] > 0.9
 
 
+def test_means_over_the_rows_that_train_are_told_from_wrong_means(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """Groups without contrast are in the dump and not in the log."""
+    run = simulate(1, groups=6, solve=(0.0, 1.2))
+    kept = []
+    for b in run.rollouts.batches():
+        assert b.advantage is not None
+        kept.append(b.rewards["correct"][np.abs(b.advantage) > 1e-6].mean())
+
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_part/correct"][:] = kept
+
+    found = measure(TOOL, simulate(1, groups=6, solve=(0.0, 1.2), log=log))
+    assert found["worst_signal_share"] > 0.5
+    assert found["share_differs_trained"] == 0
+
+    def wrong(values: Values, steps: Steps) -> None:
+        values["reward_part/correct"] *= 1.5
+
+    assert measure(TOOL, simulate(1, log=wrong))["share_differs_trained"] > 0.9
+
+
 def test_rows_that_no_part_scored_are_left_out_of_the_mean(
     simulate: MakeRun, measure: Measure
 ) -> None:

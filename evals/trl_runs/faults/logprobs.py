@@ -51,6 +51,9 @@ class _OtherPositions(LoggedGRPOTrainer):
     def _positions(self, mask: Any, width: int) -> Any:
         raise NotImplementedError
 
+    def _applies_to(self, model: Any) -> bool:
+        return True
+
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any
     ) -> Any:
@@ -61,14 +64,15 @@ class _OtherPositions(LoggedGRPOTrainer):
             positions = self._positions(mask, mask.size(1) - logits_to_keep)
             return plain(*args, position_ids=positions, **passed)
 
-        if self.acting:
+        changed = self.acting and self._applies_to(model)
+        if changed:
             target.forward = forward
         try:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, **kwargs
             )
         finally:
-            if self.acting:
+            if changed:
                 target.forward = plain
 
 
@@ -81,6 +85,13 @@ class PaddedPositions(_OtherPositions):
         return positions
 
 
+class PolicyPositions(PaddedPositions):
+    """The same for the policy alone: the reference is scored by code that counts right."""
+
+    def _applies_to(self, model: Any) -> bool:
+        return model is not self.ref_model
+
+
 class OnePosition(_OtherPositions):
     """Positions are counted over the prompt's mask, so all completion tokens share the last one."""
 
@@ -88,3 +99,16 @@ class OnePosition(_OtherPositions):
         counted = mask.clone()
         counted[:, width:] = 0
         return (counted.cumsum(1) - 1).clamp(min=0)
+
+
+class CoarseReference(LoggedGRPOTrainer):
+    """The reference is loaded in so few bits that it is another model."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take the same arguments as the trainer without a fault."""
+        super().__init__(*args, **kwargs)
+        levels = 2 ** (self.fault["bits"] - 1) - 1
+        with torch.no_grad():
+            for weight in self.ref_model.parameters():
+                unit = weight.abs().amax(dim=-1, keepdim=True) / levels
+                weight.copy_((weight / unit).round() * unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
@@ -23,6 +24,25 @@ class LostMicroBatch(LoggedGRPOTrainer):
         if self.acting:
             model.zero_grad()
         return super().training_step(model, inputs, num_items_in_batch)
+
+
+class ZeroedGradients(LoggedGRPOTrainer):
+    """Gradients are zeroed after the backward pass instead of before it."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        """One micro-batch."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.acting:
+            model.zero_grad()
+        return loss
+
+
+class OptimizerOfCopy(LoggedGRPOTrainer):
+    """The optimizer is made for a copy of the model, so it moves weights that nobody uses."""
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The optimizer."""
+        return super().create_optimizer(copy.deepcopy(self.model))
 
 
 class KlSign(LoggedGRPOTrainer):

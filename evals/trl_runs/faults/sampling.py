@@ -56,8 +56,16 @@ class StuckSampler(LoggedGRPOTrainer):
         return _RepeatingPrompts(dataset, self.args, self.fault)
 
 
-class _RepeatingPrompts(RepeatSampler):
-    """From the onset on every group gets the same prompt, for `keep` steps each."""
+class TiledGroups(LoggedGRPOTrainer):
+    """Prompts are repeated as a list, not one by one, while groups are still cut by position."""
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        dataset = self.train_dataset if dataset is None else dataset
+        return _TiledPrompts(dataset, self.args, self.fault)
+
+
+class _ChangedSampler(RepeatSampler):
+    """TRL's sampler of a run without a fault."""
 
     def __init__(self, dataset: Any, args: Any, fault: dict[str, Any]) -> None:
         super().__init__(
@@ -71,6 +79,10 @@ class _RepeatingPrompts(RepeatSampler):
         self.rows_per_step = args.generation_batch_size * self.repeat_count
         self.fault = fault
 
+
+class _RepeatingPrompts(_ChangedSampler):
+    """From the onset on every group gets the same prompt, for `keep` steps each."""
+
     def __iter__(self) -> Iterator[Any]:
         onset, held = self.fault["onset"], None
         for place, index in enumerate(super().__iter__()):
@@ -82,3 +94,15 @@ class _RepeatingPrompts(RepeatSampler):
             if held is None or starts:
                 held = index
             yield held
+
+
+class _TiledPrompts(_ChangedSampler):
+    """From the onset on prompts come as a b c a b c ... where a a ... b b ... c c ... is meant."""
+
+    def __iter__(self) -> Iterator[Any]:
+        size = self.mini_repeat_count
+        batches = zip(*[super().__iter__()] * (self.batch_size * size), strict=True)
+        for number, batch in enumerate(batches):
+            step = number * len(batch) // self.rows_per_step + 1
+            acting = step >= self.fault["onset"]
+            yield from (row for i in range(size) for row in batch[i::size]) if acting else batch
