@@ -74,6 +74,7 @@ _MODULES = (
     "masks",
     "norms",
     "numerics",
+    "optimizer_state",
     "precision",
     "prompts",
     "ratios",
