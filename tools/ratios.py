@@ -165,9 +165,10 @@ class MicrobatchRows:
         """Decide once whether the rows written are those trained on."""
         self._rollouts = run.rollouts
         self._configured = run.config.number("per_device_train_batch_size") or None
+        self._share: float | None = None
         generated = expected_rows(run)
-        written = generated is not None and rows_complete(run)
-        self._share = self._configured / generated if written and self._configured else None
+        if generated and self._configured and rows_complete(run):
+            self._share = self._configured / generated
 
     def at(self, step: int) -> float | None:
         """Rows at a step; None where the config doesn't say how many micro-batches there are."""
