@@ -76,7 +76,32 @@ def _symptoms(text: str) -> Iterator[str]:
             spoken_of = subjects or spoken_of
             continue
         meant = [*listed, *subjects] or spoken_of
-        found = [PAIRS[s, m] for s in meant for m in moves if (s, m) in PAIRS]
+        pairs = _nearest(clause) if len(subjects) > 1 and len(moves) > 1 else []
+        pairs = pairs or [(s, m) for s in meant for m in moves]
+        found = [PAIRS[pair] for pair in pairs if pair in PAIRS]
         yield from found
         yield from (name for name in alone if not (name == "hang" and found))
         spoken_of, listed = meant, []
+
+
+def _nearest(clause: str) -> list[tuple[str, str]]:
+    """Each move with the subjects said since the move before it: "KL rose and entropy fell".
+
+    Empty where the clause begins with a move, so that order tells nothing.
+    """
+    said = sorted(
+        [(m.start(), 0, name) for name, p in SUBJECTS.items() for m in p.finditer(clause)]
+        + [(m.start(), 1, name) for name, p in MOVES.items() for m in p.finditer(clause)]
+    )
+    pairs: list[tuple[str, str]] = []
+    spoken_of: list[str] = []
+    moved = False
+    for _, is_move, name in said:
+        if not is_move:
+            spoken_of = [name] if moved else [*spoken_of, name]
+        elif not spoken_of:
+            return []
+        else:
+            pairs += [(subject, name) for subject in spoken_of]
+        moved = bool(is_move)
+    return pairs

@@ -59,7 +59,8 @@ MOVES: dict[str, re.Pattern[str]] = {
     ),
     "flat": _words(
         r"flat|plateau\w*|stuck|has not moved|hasn't moved|not mov\w+|doesn't move|does not move"
-        r"|not improv\w+|no improvement|does(?: not|n't) (?:improve|increase|learn)"
+        r"|not improv\w+|stop(?:s|ped) (?:improv|ris|learn)\w+|no improvement"
+        r"|does(?: not|n't) (?:improve|increase|learn)"
         r"|stagnat\w+|constant"
         r"|not learning|stays?|unchanged|never (?:moves|rises|improves)|always",
         "不动|没动|不变|平了|停滞|不涨|不升|没有提升|不学|一直|始终|卡在",
@@ -140,6 +141,13 @@ ALONE: dict[str, re.Pattern[str]] = {
         "训推不一致|推理不一致",
     ),
     "clip": _words(r"clipp(?:ed|ing) (?:everything|all|too much)|above my clip value", "裁剪比例"),
+    "judging_doubt": _words(
+        r"spot[- ]?checks?|(?:checked|read|looked at) (?:them |some )?by hand|manual(?:ly)? \w+"
+        r"|(?:answers?|samples?|outputs?) (?:are|look) (?:all )?(?:wrong|incorrect|bad)"
+        r"|(?:answers?|outputs?) (?:aren't|are not) \w+"
+        r"|verifier (?:is |be )?(?:wrong|broken|dead|die[ds]?)",
+        "人工(?:抽查|检查)|判错|误判|验证器.{0,4}(?:坏|错)",
+    ),
     "tool_calls": _words(
         r"(?:stopped|no longer|stops) call\w* (?:the |any )?tools?", "不调用工具|不再调用"
     ),
@@ -149,7 +157,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         "卡住|挂起|卡死|死锁|超时",
     ),
     "slow": _words(
-        r"slow(?:er|s|ly|ed)?|gpu (?:use|utili[sz]ation|util) (?:is|at) \S+|idle"
+        r"(?<!learning )(?<!learning seems )(?<!learning is )(?<!learning gets )(?<!learns )"
+        r"slow(?:er|s|ed)?|gpu (?:use|utili[sz]ation|util) (?:is|at) \S+|idle"
         r"|bottleneck|takes forever",
         "变慢|很慢|太慢|慢了|空闲|瓶颈|利用率低",
     ),

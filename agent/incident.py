@@ -23,6 +23,7 @@ from firstbad.agent.home import incidents_folder
 from firstbad.tools.errors import UserError
 
 SCHEMA = 1
+WAIVER_KEYS = {"layer", "reason"}
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """No 0, o, 1, l, i: ids are read aloud and typed."""
 
@@ -113,10 +114,15 @@ class Incident:
         from pydantic import TypeAdapter, ValidationError
 
         try:
-            return TypeAdapter(IncidentRecord).validate_python(raw)
+            record = TypeAdapter(IncidentRecord).validate_python(raw)
         except ValidationError as error:
             wrong = ", ".join(sorted({f"`{e['loc'][0]}`" for e in error.errors()}))
             raise UserError(f"`{path}`: not of the expected form at {wrong}") from error
+        whole = {"playbook": [record.playbook], "waivers": record.waivers}
+        for name, keys in (("playbook", {"name", "digest", "path"}), ("waivers", WAIVER_KEYS)):
+            if any(not keys <= set(part) for part in whole[name]):
+                raise UserError(f"`{path}`: not of the expected form at `{name}`")
+        return record
 
     def change(self, **changes: Any) -> IncidentRecord:
         """Write `incident.json` with some fields changed."""

@@ -161,7 +161,7 @@ def _walk(
         "configurable": {"thread_id": incident.id},
         "recursion_limit": steps_allowed(len(loaded.playbook.layers)),
     }
-    with closing(sqlite3.connect(incident.graph_file, check_same_thread=False)) as connection:
+    with closing(_open_graph(incident)) as connection:
         graph = build(nodes, SqliteSaver(connection))
         given: Any = None  # go on from the last checkpoint
         found = graph.get_state(config)
@@ -183,6 +183,13 @@ def _walk(
     if verdict is None:
         raise RuntimeError("the graph ended without a verdict")
     return Finished(incident, verdict)
+
+
+def _open_graph(incident: Incident) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(incident.graph_file, check_same_thread=False)
+    except sqlite3.OperationalError as error:
+        raise UserError(f"`{incident.graph_file}` cannot be opened: {error}") from None
 
 
 def _check_version(values: Mapping[str, Any], record: IncidentRecord) -> None:

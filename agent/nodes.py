@@ -163,6 +163,7 @@ def ask_of(record: IncidentRecord) -> Ask:
         framework=record.framework,
         complaint=record.complaint,
         noticed_step=record.noticed_step,
+        symptoms=tuple(record.symptoms),
     )
 
 

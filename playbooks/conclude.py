@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from firstbad.playbooks.causes import causes
+from firstbad.playbooks.complaints import claims_made, left_open, notes_on
 from firstbad.playbooks.gate import Seen, all_hold, observe
 from firstbad.playbooks.loader import PLACE, Loaded
 from firstbad.playbooks.model import Check, Layer, Pointer
@@ -39,6 +40,8 @@ class Ask(Record):
     framework: str
     complaint: str = ""
     noticed_step: int | None = None
+    symptoms: tuple[str, ...] = ()
+    """What the complaint says, in the words of its grammar."""
 
 
 def conclude(
@@ -67,8 +70,11 @@ def conclude(
     waived = tuple(r.id for r in layers if r.outcome == "waived")
     window = window_kind(book, seen)
     onset = _window_onset(seen)
+    claims = claims_made(book.complaints, ask.symptoms)
+    unanswered = left_open(claims, checks, seen)
     unused = [w.layer for w in waivers if w.layer not in waived]
     notes = (
+        *(fill(note.say, seen) for note in notes_on(claims, seen)),
         *_notes(book.layers, checks, seen),
         *(
             f"The waiver of `{name}` was not used: the layer did not stop the way."
@@ -90,6 +96,12 @@ def conclude(
             f"{_change(seen)}No check failed, but layer `{closed_at.id}` could not be decided, "
             "so nothing after it may be read."
         )
+    elif unanswered:
+        outcome = "undetermined"
+        said = "; ".join(
+            f"that {c.says} (`{name}` has no direct evidence)" for c, name in unanswered
+        )
+        headline = f"No check failed, but what the complaint says is not answered: {said}."
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
         headline = "Every layer passed and no check failed." + (
@@ -97,6 +109,7 @@ def conclude(
             if window == "steady"
             else " A signal moved, the outcome held: a change, not a fault."
         )
+        headline += _rests_on(checks)
     else:
         outcome = "undetermined"
         headline = (
@@ -128,8 +141,21 @@ def conclude(
             f"{name} (waived)" if name in waived else name for name in conditional
         ),
         waivers=tuple(waivers),
-        not_checked=tuple(_not_checked(checks)),
-        requests=tuple(dict.fromkeys(_requests(by_check, checks, seen, ask))),
+        not_checked=(
+            *_not_checked(checks),
+            *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
+        ),
+        requests=tuple(
+            dict.fromkeys(
+                _requests(
+                    by_check,
+                    checks,
+                    seen,
+                    ask,
+                    [name for _, name in unanswered] if not findings else [],
+                )
+            )
+        ),
         resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
         playbooks=(loaded.ref,),
         usage=usage,
@@ -374,14 +400,33 @@ def _not_checked(checks: Sequence[CheckResult]) -> Iterable[NotChecked]:
 
 
 def _requests(
-    by_check: Mapping[tuple[str, str], Check], checks: Sequence[CheckResult], seen: Seen, ask: Ask
+    by_check: Mapping[tuple[str, str], Check],
+    checks: Sequence[CheckResult],
+    seen: Seen,
+    ask: Ask,
+    wanted: Sequence[str],
 ) -> Iterable[Request]:
+    """What would close an open layer, or answer the complaint (`wanted`: `layer.check`)."""
     for result in checks:
-        if result.outcome == "inconclusive" and result.required:
-            check = by_check[result.layer, result.check]
+        check = by_check[result.layer, result.check]
+        open_ = result.outcome == "inconclusive" and result.required
+        if open_ or f"{result.layer}.{result.check}" in wanted:
             yield from requests_of(
                 check, seen, layer=result.layer, framework=ask.framework, run=ask.run
             )
+
+
+def _rests_on(checks: Sequence[CheckResult]) -> str:
+    """Names the layers that nothing measured in the run vouches for; empty when there are none."""
+    strong = {
+        c.layer for c in checks if c.outcome == "pass" and c.strength in ("direct", "certified")
+    }
+    weak = {c.layer for c in checks if c.outcome == "pass" and c.required} - strong - {"window"}
+    named = [name for name in dict.fromkeys(c.layer for c in checks) if name in weak]
+    if not named:
+        return ""
+    layers = ", ".join(f"`{name}`" for name in named)
+    return f" No direct evidence in {layers}: passed on settings or logged figures alone."
 
 
 def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:

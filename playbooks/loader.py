@@ -224,6 +224,8 @@ def _texts(check: Check) -> Iterator[str]:
 def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterator[str]:
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
+    tops += [c.contradicted_if for c in playbook.complaints]
+    tops += [note.when for c in playbook.complaints for note in c.answers]
     for bounds in tops:
         for measure in bounds:
             yield from _measure(measure, aliases)
@@ -239,6 +241,12 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
             for c in decision.causes
             if c not in causes()
         )
+    for claim in playbook.complaints:
+        if claim.answered_by and claim.answered_by not in order:
+            yield f"complaints: no check `{claim.answered_by}`{_offer(claim.answered_by, order)}"
+        for note in claim.answers:
+            for match in PLACE.finditer(note.say):
+                yield from _measure(f"{match[1]}.{match[2]}", aliases)
     for symptom in playbook.symptoms:
         yield from (
             f"symptoms: no layer `{s}`{_offer(s, order)}"

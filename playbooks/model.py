@@ -123,6 +123,28 @@ class Symptom(Strict):
     suspects: tuple[str, ...]
 
 
+class Claim(Strict):
+    """What a complaint may say, and what of the record answers it."""
+
+    symptom: Name
+    """As the complaint's grammar names it."""
+    says: str
+    """The claim in words, after "the complaint says that"."""
+    contradicted_if: Bounds = {}
+    """Bounds under which the log shows nothing of the kind."""
+    answered_by: str = ""
+    """`layer.check` whose direct pass excludes the faults that look like this; empty: none does."""
+    answers: tuple[Note, ...] = ()
+
+
+class Unbuilt(Strict):
+    """A measure that no check of this playbook takes: named among what was not checked."""
+
+    layer: Name
+    check: Name
+    why: str
+
+
 class Decision(Strict):
     """A row of the decision table, shown with the next step."""
 
@@ -150,6 +172,10 @@ class Playbook(Strict):
     layers: tuple[Layer, ...]
     leads_to: tuple[Link, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
+    complaints: tuple[Claim, ...] = ()
+    """What a complaint may claim, and which check answers it."""
+    unbuilt: tuple[Unbuilt, ...] = ()
+    """Measures that no check takes yet: every verdict names them as not checked."""
     decisions: tuple[Decision, ...] = ()
 
 

@@ -190,9 +190,9 @@ class MicrobatchRows:
         """Decide once whether the rows written are those trained on."""
         self._rollouts = run.rollouts
         self._configured = run.config.number("per_device_train_batch_size") or None
+        self._share: float | None = None
         generated = expected_rows(run)
-        self._share = None
-        if generated is not None and self._configured and rows_complete(run):
+        if generated and self._configured and rows_complete(run):
             self._share = self._configured / generated
 
     def at(self, step: int) -> float | None:

@@ -78,6 +78,7 @@ _MODULES = (
     "masks",
     "norms",
     "numerics",
+    "optimizer_state",
     "precision",
     "prompts",
     "ratios",

@@ -215,7 +215,8 @@ def _factor(a: float, b: float) -> float:
 def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
     """Largest weighted value over the usual size of the total, rows that hold such, first index.
 
-    Only values that are new: what a part gives in the first fifth of the run is how it was built.
+    What a part gives both in the first fifth of the run and later is how it was built; a value of
+    one side alone is held against the other. What many of the early steps hold was learned away.
     """
     weights = reward_weights(run, len(parts))
     weighted = [
@@ -225,9 +226,12 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
     usual = max(sum(float(np.median(v)) for v in weighted), 1e-9)
     best, rows, at = 1.0, 0, None
     for part, values in zip(parts, weighted, strict=True):
-        known = float(values[: max(5, len(values) // 5)].max())
+        early = np.arange(len(values)) < max(5, len(values) // 5)
+        known = np.where(early, values[~early].max(), values[early].max())
         # A value that most rows hold is a new scale, not an outlier.
-        over = (values > 10 * max(usual, known)) & (part.size < 0.5 * part.largest)
+        over = (values > 10 * np.maximum(usual, known)) & (part.size < 0.5 * part.largest)
+        if over[early].mean() > 0.25:
+            over &= ~early
         if over.any():
             first = int(np.argmax(over))
             at = first if at is None else min(at, first)

@@ -90,7 +90,13 @@ class FirstBad(Dated):
     norm_moved: bool | None
     length_moved: bool | None
     truncation_rose: bool | None
+    outcome_fell: bool | None
+    """The reward or one of its parts fell."""
     timing_rose: bool | None
+    timing_step: int | None
+    """First step at which step time left its band upwards for good; it sets no window."""
+    timing_factor: float | None
+    """Step time after over before."""
     outcome_end_over_best: float | None
     """Reward at the end over its best level (both medians of ten steps), above its lowest level:
     1 when the end is the best, 0 when everything gained is lost."""
@@ -135,8 +141,10 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
     families = {m.family for m in moves}
     logged = {w.family for _, w in signals}
 
-    def moved(family: str) -> bool | None:
-        return family in families if family in logged else None
+    timing = next((m for m in moves if m.family == "timing"), None)
+
+    def moved(*names: str) -> bool | None:
+        return not families.isdisjoint(names) if not logged.isdisjoint(names) else None
 
     steps = run.signals.steps
     metrics = FirstBad(
@@ -154,7 +162,10 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
         norm_moved=moved("norm"),
         length_moved=moved("length"),
         truncation_rose=moved("truncation"),
+        outcome_fell=moved("reward", "part"),
         timing_rose=moved("timing"),
+        timing_step=timing.first_bad if timing else None,
+        timing_factor=round(timing.after / timing.before, 3) if timing and timing.before else None,
         outcome_end_over_best=_end_over_best(run.signals.get("reward_mean")),
     )
     table = Table(

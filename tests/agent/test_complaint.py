@@ -9,6 +9,14 @@ from firstbad.agent.complaint_words import ALONE, PAIRS, SIGNALS
 
 # How people complain, with what they mean (step, symptoms).
 SAID: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    "Reward jumped at about step 50 and loss went to zero": (50, ("reward_spike", "loss_zero")),
+    "Entropy dropped at step 42 and KL keeps climbing": (42, ("entropy_down", "kl_up")),
+    "KL and entropy exploded": (None, ("kl_up", "entropy_up")),
+    "Reward stopped improving although KL keeps growing": (None, ("reward_flat", "kl_up")),
+    "Learning seems slower in the second half": (None, ()),
+    "Training became very slow at around step 60": (60, ("slow",)),
+    "Train accuracy is perfect but our manual spot check looks bad": (None, ("judging_doubt",)),
+    "Correctness looks great but the answers aren't sorted": (None, ("judging_doubt",)),
     "reward dropped to a quarter at step 66": (66, ("reward_drop",)),
     "reward dropped to 0 at step 4100": (4100, ("reward_drop",)),
     "reward went to 0 at 4.1k": (4100, ("reward_drop",)),

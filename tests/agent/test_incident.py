@@ -43,6 +43,29 @@ def test_record_is_read_as_written(tmp_path: Path) -> None:
     assert incident.record().complaint == RECORD["complaint"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("waivers", 5),
+        ("waivers", [{"layer": "masks"}]),
+        ("playbook", "x"),
+        ("playbook", {}),
+        ("run", 5),
+        ("noticed_step", "x"),
+        ("symptoms", None),
+        ("refusals", [5]),
+    ],
+)
+def test_a_record_of_another_form_is_told_by_its_field(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    incident = incidents.create(RECORD, tmp_path)
+    path = incident.folder / "incident.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), name: value}))
+    with pytest.raises(UserError, match=f"not of the expected form at `{name}`"):
+        incident.record()
+
+
 def test_an_incident_is_found_by_id_and_by_folder(tmp_path: Path, home: Path) -> None:
     there = incidents.create(RECORD)
     assert there.folder.parent == home / "incidents"

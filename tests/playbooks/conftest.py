@@ -249,6 +249,7 @@ def make_verdict(
     waive: Mapping[str, str] | None = None,
     checkpoints: Sequence[int] = (),
     noticed_step: int | None = None,
+    symptoms: tuple[str, ...] = (),
     **readings: Any,
 ) -> Verdict:
     """The verdict on a healthy run in which some readings are replaced."""
@@ -260,7 +261,13 @@ def make_verdict(
     layers, checks = walk(book, seen, waivers)
     return conclude(
         Loaded(book, PlaybookRef(name=book.name, digest="sha256:0123456789abcdef"), "small.yaml"),
-        ask=Ask(incident="I7", run="csv:heron", framework="csv", noticed_step=noticed_step),
+        ask=Ask(
+            incident="I7",
+            run="csv:heron",
+            framework="csv",
+            noticed_step=noticed_step,
+            symptoms=symptoms,
+        ),
         layers=layers,
         checks=checks,
         seen=seen,

@@ -105,6 +105,92 @@ def test_a_failed_window_is_not_healthy(verdict: MakeVerdict, small: SimpleNames
     assert found.outcome != "healthy"
 
 
+CLAIMS: list[dict[str, Any]] = [
+    {
+        "symptom": "kl_up",
+        "says": "KL rises",
+        "contradicted_if": {"onset.kl_rose": "== 0"},
+        "answered_by": "probability.same",
+    },
+    {
+        "symptom": "slow",
+        "says": "the run became slow",
+        "contradicted_if": {"onset.timing_rose": "== 0"},
+        "answers": [{"when": {"onset.timing_rose": "== 1"}, "say": "Step {onset.at} is slow."}],
+    },
+]
+STEADY = {"n_signals": 3, "is_onset": False, "is_steady": True, "first_bad_step": None}
+DECLARED = {"n": 0, "declared": True}
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "rose", "same", "outcome"),
+    [
+        (("kl_up",), True, DECLARED, "undetermined"),
+        (("kl_up",), None, DECLARED, "undetermined"),  # not logged: nothing contradicts it
+        (("kl_up",), False, DECLARED, "healthy"),
+        (("kl_up",), True, {"n": 9, "gap": 0.1}, "healthy"),
+        ((), True, DECLARED, "healthy"),
+        (("garbage_text",), True, DECLARED, "healthy"),  # no claim of this playbook
+    ],
+)
+def test_a_change_that_was_complained_about_is_normal_only_on_direct_evidence(
+    verdict: MakeVerdict,
+    small: SimpleNamespace,
+    symptoms: tuple[str, ...],
+    rose: bool | None,
+    same: dict[str, Any],
+    outcome: str,
+) -> None:
+    found = verdict(
+        book=small.book(complaints=CLAIMS),
+        symptoms=symptoms,
+        onset={**STEADY, "kl_rose": rose},
+        same=same,
+    )
+    assert found.outcome == outcome
+    assert [r.layer for r in found.requests] == (["probability"] if outcome != "healthy" else [])
+    contradicted = any("says that KL rises" in note for note in found.notes)
+    assert contradicted == (symptoms == ("kl_up",) and rose is False)
+    # What rests on a declaration alone is named in the first sentence.
+    if outcome == "healthy":
+        assert ("`probability`" in found.headline) == (same is DECLARED)
+
+
+@pytest.mark.parametrize(("rose", "said"), [(True, "Step 60 is slow."), (False, "no lasting")])
+def test_a_complaint_about_speed_is_answered_and_sets_no_window(
+    verdict: MakeVerdict, small: SimpleNamespace, rose: bool, said: str
+) -> None:
+    found = verdict(
+        book=small.book(complaints=CLAIMS),
+        symptoms=("slow",),
+        onset={**STEADY, "timing_rose": rose, "at": 60},
+    )
+    assert (found.outcome, found.window) == ("healthy", "steady")
+    assert any(said in note for note in found.notes)
+
+
+def test_a_failed_check_leads_whatever_was_complained_about(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    found = verdict(
+        book=small.book(complaints=CLAIMS),
+        symptoms=("kl_up",),
+        onset={**STEADY, "kl_rose": True},
+        same=DECLARED,
+        rate=JUMP,
+    )
+    assert found.outcome == "incident"
+    assert found.requests == ()
+
+
+def test_what_no_check_measures_is_named(verdict: MakeVerdict, small: SimpleNamespace) -> None:
+    missing = {"layer": "prompt", "check": "reads_prompt", "why": "not built"}
+    found = verdict(book=small.book(unbuilt=[missing]))
+    assert found.outcome == "healthy"
+    assert [(n.layer, n.check, n.why) for n in found.not_checked] == [tuple(missing.values())]
+
+
 # -------------------------------------------------------------------------------------- incidents
 
 

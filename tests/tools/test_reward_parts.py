@@ -126,6 +126,19 @@ def test_rows_are_counted_and_not_steps(simulate: MakeRun, measure: Measure) -> 
     assert found["outlier_rows"] == 2
 
 
+@pytest.mark.parametrize("step", [1, 3, 11])
+def test_an_outlier_early_in_the_run(simulate: MakeRun, measure: Measure, step: int) -> None:
+    found = measure(TOOL, simulate(1, size=16, edit=outlier([3], 500.0, step)))
+    assert found["outlier_rows"] == 1
+    assert found["outlier_step"] == found["first_bad_step"] == step
+    assert found["from_start"] == (step == 1)
+
+
+def test_a_penalty_that_is_learned_away_is_no_outlier(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, size=16, edit=outlier([3, 9], -500.0, *range(1, 8))))
+    assert found["outlier_rows"] == 0
+
+
 def test_how_a_part_was_built_is_no_outlier(simulate: MakeRun, measure: Measure) -> None:
     """A rare bonus of 100 that the reward gives from the start on is the reward as meant."""
     found = measure(TOOL, simulate(1, size=16, edit=outlier([3], 500.0, *range(2, 60, 4))))
