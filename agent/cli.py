@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from firstbad import __version__
 from firstbad.agent import (
@@ -22,14 +25,30 @@ from firstbad.agent import (
     cli_verify,
 )
 from firstbad.agent.cli_base import group, tell
+from firstbad.agent.files import reason_of
 from firstbad.agent.home import home
 from firstbad.agent.plain import plain
-from firstbad.tools.errors import FirstbadError
+from firstbad.tools.errors import FirstbadError, Stopped
 
 USER_CAN_FIX = 2
 BUG = 70
+STOPPED = 130
+"""By Ctrl-C or a polite kill, as a shell counts it."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EPIPE)
 
-app = group("Find the first bad step of an RL post-training run, and say why.")
+
+class _Group(TyperGroup):
+    """Ends on Ctrl-C as every version of typer should: some say "Aborted!" and exit with 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped("stopped") from stop
+
+
+app = group("Find the first bad step of an RL post-training run, and say why.", _Group)
 app.command("investigate")(cli_investigate.investigate)
 app.command("demo")(cli_demo.demo)
 app.command("verify")(cli_verify.verify)
@@ -60,16 +79,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         _never_fail_to_print(stream)
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="firstbad")
-    except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
+        code = _run(arguments)
+        sys.stdout.flush()
+    except Stopped as stopped:
+        tell(f"firstbad: {plain(str(stopped))}")
+        return STOPPED
     except FirstbadError as error:
         tell(f"firstbad: {plain(str(error))}")
         return USER_CAN_FIX
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            return _bug(error)
+        _leave_output()
+        where = f"`{plain(str(error.filename))}`" if error.filename else "the output"
+        tell(f"firstbad: {where} can't be written: {reason_of(error)}")
+        return USER_CAN_FIX
     except Exception as bug:  # the edge: whatever is left is our fault
-        tell(f"firstbad: {_keep(bug)}")
-        return BUG
+        return _bug(bug)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    given = None if arguments is None else list(arguments)
+    try:
+        app(args=given, prog_name="firstbad")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
     return 0
+
+
+def _bug(error: Exception) -> int:
+    tell(f"firstbad: {_keep(error)}")
+    return BUG
+
+
+def _leave_output() -> None:
+    """Write nothing more to the output: Python would try again at its end, and fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keep(bug: Exception) -> str:

@@ -12,18 +12,38 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _folder(text: str) -> Path:
+    """A folder as a shell would name it.
+
+    Raises:
+        BadParameter: nothing, or what reads like another option.
+    """
+    if not text.strip() or text.startswith("-"):
+        raise typer.BadParameter(f"expected a folder, found `{text}` (./-x names a folder -x)")
+    return Path(text).expanduser()
+
+
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder of incident folders; default: the home."),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        parser=_folder,
+        help="Folder of incident folders; default: the home.",
+    ),
 ]
 
 
-def group(help_text: str) -> typer.Typer:
+def group(help_text: str, kind: type[TyperGroup] = TyperGroup) -> typer.Typer:
     """A group of commands that helps when it is called bare, and needs no rich."""
     return typer.Typer(
         help=help_text,
+        cls=kind,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,

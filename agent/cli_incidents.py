@@ -35,7 +35,7 @@ def list_incidents(out: Out = None, json: Json = False) -> None:
                 row["incident"],
                 row["outcome"] or "unfinished",
                 row["cause"] or "",
-                plain(f"{row['run']}  {row['complaint']}".strip(), one_line=True),
+                plain(f"{row['run'] or ''}  {row['complaint'] or ''}".strip(), one_line=True),
             )
             for row in rows
         ]
@@ -93,12 +93,21 @@ def show_memo(
 
 
 def _row(incident: Incident) -> dict[str, Any]:
-    """One incident in a list; read as plain JSON, so that a list is quick."""
-    record = incident.record()
+    """One incident in a list; read as plain JSON, so that a list is quick.
+
+    A damaged one is listed as such: it must not hide the others.
+    """
+    from firstbad.tools.errors import UserError
+
     verdict: dict[str, Any] = {}
-    if incident.verdict_file.is_file():
-        verdict = jsons.loads(incident.verdict_file.read_text(encoding="utf-8"))
-    findings = verdict.get("findings") or []
+    try:
+        record = incident.record()
+        if incident.verdict_file.is_file():
+            verdict = dict(jsons.loads(incident.verdict_file.read_bytes()))
+        findings = verdict.get("findings") or []
+    except (UserError, OSError, ValueError, TypeError):
+        unknown = dict.fromkeys(("created", "run", "complaint", "cause", "first_bad"))
+        return {"incident": incident.id, "outcome": "damaged", **unknown}
     return {
         "incident": incident.id,
         "created": record.created,

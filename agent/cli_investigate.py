@@ -39,8 +39,10 @@ def investigate(
 ) -> None:
     """Find the first bad step of a run and its cause, and write a memo.
 
-    Exit codes: 0 healthy, 1 incident, 2 something you can fix, 3 undetermined, 70 a bug.
+    Exit codes: 0 healthy, 1 incident, 2 something you can fix, 3 undetermined, 70 a bug,
+    130 stopped.
     """
+    _say_at_once(args or [], resume)
     from firstbad.agent import investigate as work
     from firstbad.agent.live import watching
     from firstbad.agent.report import EXIT_CODES, report
@@ -77,6 +79,19 @@ def investigate(
     else:
         say(first_screen(found.incident, found.verdict))
     raise typer.Exit(EXIT_CODES[found.verdict.outcome])
+
+
+def _say_at_once(args: Sequence[str], resume: str | None) -> None:
+    """A first line for a person, before the imports and the reading take their time."""
+    from firstbad.agent.console import is_terminal
+    from firstbad.agent.plain import plain
+
+    if is_terminal(sys.stderr) and (args or resume):
+        tell(
+            plain(
+                f"going on with {resume} ..." if resume else f"reading {args[0]} ...", one_line=True
+            )
+        )
 
 
 def split_arguments(args: Sequence[str]) -> tuple[str | None, str]:

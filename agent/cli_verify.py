@@ -31,6 +31,8 @@ def verify(
     if json:
         say_json(found.as_json())
     else:
+        for name, (then, now) in found.versions.items():
+            say(plain(f"{name} {then} when it was measured, {now} now", one_line=True))
         for each in found.differences:
             say(plain(f"{each.place}  {each.field}"))
             say(plain(f"    stored      {jsons.dumps(each.stored, ensure_ascii=False)}"))

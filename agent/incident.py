@@ -106,8 +106,8 @@ class Incident:
         except (OSError, ValueError) as error:
             raise UserError(f"`{self.folder}` holds no readable incident.json: {error}") from error
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-            found = raw.get("schema") if isinstance(raw, dict) else raw
-            raise UserError(f"`{path}`: expected schema {SCHEMA}, found {found}")
+            schema = raw.get("schema") if isinstance(raw, dict) else raw
+            raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
         if set(raw) != names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
@@ -225,10 +225,10 @@ def create(record_without_id: Mapping[str, Any], out: Path | None = None) -> Inc
 
 
 def find(id_or_folder: str, out: Path | None = None) -> Incident:
-    """The incident of an id (in the home folder, or in `out`) or of a folder.
+    """The incident of an id (in the home folder, or in `out`), of its beginning, or of a folder.
 
     Raises:
-        UserError: there is none; the text lists the newest ones.
+        UserError: there is none, or several begin so; the text names some.
     """
     parent = incidents_folder(out)
     named = parent / id_or_folder
@@ -238,7 +238,15 @@ def find(id_or_folder: str, out: Path | None = None) -> Incident:
     if (folder / "incident.json").is_file():
         folder = folder.resolve()
         return Incident(folder, under_home=folder.parent == incidents_folder().resolve())
-    newest = [i.id for i in listing(out)][-3:]
+    there_are = listing(out)
+    begin_so = [i for i in there_are if id_or_folder and i.id.startswith(id_or_folder)]
+    if len(begin_so) == 1:
+        return begin_so[0]
+    if begin_so:
+        names = ", ".join(i.id for i in begin_so[-5:])
+        several = f"{len(begin_so)} incidents begin with `{id_or_folder}`"
+        raise UserError(f"{several}: {names if len(begin_so) < 6 else '..., ' + names}")
+    newest = [i.id for i in there_are][-3:]
     there = f"the newest are {', '.join(newest)}" if newest else "there are none yet"
     raise UserError(f"no incident `{id_or_folder}` in `{parent}`; {there}")
 

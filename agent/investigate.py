@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
 from firstbad import __version__
@@ -18,21 +16,15 @@ from firstbad.agent.graph import build, steps_allowed
 from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.agent.nodes import Nodes
 from firstbad.agent.progress import OnProgress, silent
-from firstbad.agent.reading import playbook_of, verdict_of
+from firstbad.agent.reading import playbook_of, verdict_of, waivers_in
 from firstbad.agent.runs import absolute, open_ref
 from firstbad.agent.state import GRAPH_VERSION, fresh
+from firstbad.agent.versions import versions
 from firstbad.agent.waive import check_waivers, merged
 from firstbad.playbooks.loader import load, shipped
 from firstbad.playbooks.results import Verdict, Waiver
-from firstbad.tools.errors import UserError
+from firstbad.tools.errors import Stopped, UserError
 from firstbad.tools.run import Run
-
-REPORTED = ("numpy", "pyarrow", "pydantic", "langgraph")
-"""Packages whose versions a memo states."""
-
-
-class Stopped(UserError):
-    """The work was interrupted; the incident can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +129,7 @@ def _add_waivers(incident: Incident, waivers: Sequence[Waiver]) -> None:
     loaded = playbook_of(incident.record())
     verdict = verdict_of(incident)
     check_waivers(waivers, loaded, {r.id: r for r in verdict.layers} if verdict else None)
-    old = [Waiver.model_validate(w) for w in incident.record().waivers]
+    old = waivers_in(incident.record())
     incident.change(waivers=[w.model_dump() for w in merged(old, waivers)])
     for waiver in waivers:
         incident.log("waiver", layer=waiver.layer, reason=waiver.reason)
@@ -156,19 +148,20 @@ def _walk(
 
     record = incident.record()
     loaded = playbook_of(record)
+    check_waivers(waivers_in(record), loaded)
     nodes = Nodes(incident, record, loaded, on_progress, interactive, run)
     config: Any = {
         "configurable": {"thread_id": incident.id},
         "recursion_limit": steps_allowed(len(loaded.playbook.layers)),
     }
-    with closing(_open_graph(incident)) as connection:
+    with _graph_file(incident) as connection:
         graph = build(nodes, SqliteSaver(connection))
         given: Any = None  # go on from the last checkpoint
         found = graph.get_state(config)
         _check_version(found.values, record)
         walked = found.values.get("waivers") == list(record.waivers)
         if not found.values or not walked or not (found.next or _has_files(incident)):
-            given = fresh([Waiver.model_validate(w) for w in record.waivers])
+            given = fresh(waivers_in(record))
         elif found.interrupts and answer is None and interactive:
             return Waiting(incident, found.interrupts[0].value)
         elif found.interrupts:
@@ -185,11 +178,22 @@ def _walk(
     return Finished(incident, verdict)
 
 
-def _open_graph(incident: Incident) -> sqlite3.Connection:
+@contextmanager
+def _graph_file(incident: Incident) -> Iterator[sqlite3.Connection]:
+    """The database of the graph's checkpoints.
+
+    Raises:
+        UserError: it is damaged, can't be opened, or has no room to grow.
+    """
     try:
-        return sqlite3.connect(incident.graph_file, check_same_thread=False)
-    except sqlite3.OperationalError as error:
-        raise UserError(f"`{incident.graph_file}` cannot be opened: {error}") from None
+        with closing(sqlite3.connect(incident.graph_file, check_same_thread=False)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        what = "make room" if "full" in str(error) or "I/O" in str(error) else "remove it"
+        raise UserError(
+            f"`{incident.graph_file}` can't be used: {error}; {what}, then go on with: "
+            f"firstbad investigate --resume {incident.handle}"
+        ) from error
 
 
 def _check_version(values: Mapping[str, Any], record: IncidentRecord) -> None:
@@ -204,15 +208,6 @@ def _check_version(values: Mapping[str, Any], record: IncidentRecord) -> None:
 
 def _has_files(incident: Incident) -> bool:
     return incident.verdict_file.is_file() and incident.markdown_file.is_file()
-
-
-def versions() -> dict[str, str]:
-    """Versions of what measures and judges."""
-    found = {"firstbad": __version__, "python": python_version()}
-    for name in REPORTED:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 @contextmanager

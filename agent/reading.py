@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from firstbad import __version__
 from firstbad.agent.incident import Incident, IncidentRecord
-from firstbad.playbooks.results import Verdict
+from firstbad.playbooks.results import Verdict, Waiver
 from firstbad.tools.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,19 @@ def verdict_of(incident: Incident) -> Verdict | None:
         raise UserError(f"`{incident.verdict_file}` is no verdict") from error
 
 
+def waivers_in(record: IncidentRecord) -> list[Waiver]:
+    """The waivers of an incident.
+
+    Raises:
+        UserError: one is none.
+    """
+    try:
+        return [Waiver.model_validate(w) for w in record.waivers]
+    except ValidationError as error:
+        wrong = f"incident.json of `{record.id}`: not of the expected form at `waivers`"
+        raise UserError(wrong) from error
+
+
 def playbook_of(record: IncidentRecord) -> Loaded:
     """The playbook that an incident is walked by.
 
@@ -38,9 +52,12 @@ def playbook_of(record: IncidentRecord) -> Loaded:
 
     loaded = load(record.playbook["path"])
     if loaded.ref.digest != record.playbook["digest"]:
+        began = record.versions.get("firstbad", "unknown")
+        upgraded = f"; it began with firstbad {began}, this is {__version__}"
         raise UserError(
             f"playbook `{record.playbook['name']}` has changed since incident `{record.id}` began "
-            f"({record.playbook['digest']}, now {loaded.ref.digest}); begin anew: "
+            f"({record.playbook['digest']}, now {loaded.ref.digest})"
+            f"{upgraded if began != __version__ else ''}; begin anew: "
             f"firstbad investigate {record.run}"
         )
     return loaded

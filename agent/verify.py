@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,11 +13,12 @@ from firstbad.agent.compare import compare_json, compare_lines, count_numbers
 from firstbad.agent.evidence_store import full_args, key_of, measure
 from firstbad.agent.incident import Incident, IncidentRecord, find
 from firstbad.agent.nodes import ask_of
-from firstbad.agent.reading import verdict_of
+from firstbad.agent.reading import verdict_of, waivers_in
 from firstbad.agent.runs import open_ref
 from firstbad.agent.trail import Trail, reach_verdict, refusals, walk_all
+from firstbad.agent.versions import versions
+from firstbad.agent.waive import check_waivers
 from firstbad.playbooks.loader import Loaded, load
-from firstbad.playbooks.results import Waiver
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Evidence, Scalar
 from firstbad.tools.run import Run
@@ -41,6 +43,8 @@ class Verification:
     evidence: int
     numbers: int
     differences: tuple[Difference, ...]
+    versions: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    """Packages whose version is another than when it was measured: then and now."""
 
     def as_json(self) -> dict[str, Any]:
         """The object that `verify --json` prints."""
@@ -51,6 +55,7 @@ class Verification:
             "evidence": self.evidence,
             "numbers": self.numbers,
             "differences": [asdict(d) for d in self.differences],
+            "versions": {n: {"stored": old, "now": new} for n, (old, new) in self.versions.items()},
         }
 
 
@@ -141,6 +146,11 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
         evidence=len(incident.evidence_ids()),
         numbers=source.numbers,
         differences=(*found, *source.differences, *conclusions),
+        versions={
+            name: (str(record.versions.get(name, "unknown")), now)
+            for name, now in versions().items()
+            if record.versions.get(name) != now
+        },
     )
 
 
@@ -150,7 +160,8 @@ def _conclude_again(
     """Walk, judge, conclude and write again; differences in the verdict and in the memo."""
     from firstbad.agent.memo.build import build_memo
 
-    waivers = [Waiver.model_validate(w) for w in record.waivers]
+    waivers = waivers_in(record)
+    check_waivers(waivers, loaded)
     trail = Trail()
     walk_all(loaded, loaded.playbook.layers, trail, source, record.noticed_step, waivers)
     verdict = reach_verdict(

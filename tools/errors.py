@@ -9,6 +9,10 @@ class UserError(FirstbadError):
     """The person can fix it: shown as one line, exit code 2, no traceback."""
 
 
+class Stopped(FirstbadError):
+    """The person stopped the work (Ctrl-C, or a polite kill): one line, exit code 130."""
+
+
 class ToolInputError(FirstbadError):
     """A tool was asked wrongly (unknown step, empty window); the text says what exists."""
 

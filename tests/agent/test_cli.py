@@ -189,7 +189,7 @@ def test_ctrl_c_at_the_question_says_how_to_go_on(
     monkeypatch.setattr(sys, "stdin", Keyboard())
     code, out, err = fb("investigate", make_run(same="missing"), "--playbook", book, "--ask")
     (made,) = incident.listing()
-    assert (code, out) == (2, "")
+    assert (code, out) == (130, "")
     assert err.endswith(f"firstbad investigate --resume {made.id}\n")
 
 

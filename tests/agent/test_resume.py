@@ -16,8 +16,8 @@ import pytest
 from firstbad.agent import incident as incidents
 from firstbad.agent import investigate as work
 from firstbad.agent import state
-from firstbad.agent.investigate import Finished, Stopped
-from firstbad.tools.errors import UserError
+from firstbad.agent.investigate import Finished
+from firstbad.tools.errors import Stopped, UserError
 
 Look = Callable[..., Finished]
 MakeRun = Callable[..., Path]
@@ -141,7 +141,7 @@ def test_terminating_it_leaves_an_incident_that_goes_on(
     process.terminate()
     stdout, stderr = process.communicate(timeout=60)
     (incident,) = incidents.listing()
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert stdout == ""
     assert stderr.strip().endswith(f"firstbad investigate --resume {incident.id}")
     assert "Traceback" not in stderr

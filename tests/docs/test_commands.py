@@ -214,7 +214,7 @@ def test_exit_codes_are_described(pages: Any) -> None:
     codes = {int(n) for n, _, _ in rows}
     assert codes == {
         *report.EXIT_CODES.values(), *cli_tools.EXIT_CODES.values(),
-        cli_verify.DIFFERS, cli.USER_CAN_FIX, cli.BUG,
+        cli_verify.DIFFERS, cli.USER_CAN_FIX, cli.BUG, cli.STOPPED,
     }  # fmt: skip
     short = re.findall(r"^\| (\d+) \|", pages["README.md"].text.split("## Exit codes")[1], re.M)
     assert {int(n) for n in short} == codes
