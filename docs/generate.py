@@ -343,9 +343,8 @@ def shortened(screen: str) -> str:
         lines = section.split("\n")
         if lines[0] == "The walk":
             lines = [_one_line(lines, i) for i in range(len(lines)) if lines[i][0] != " "]
-        else:
-            lines = list(_without_normal(lines))
-        kept.append("\n".join(lines))
+        if lines[0] != "Looks odd and is normal":
+            kept.append("\n".join(lines))
     return "\n\n".join(kept)
 
 
@@ -353,14 +352,6 @@ def _one_line(lines: Sequence[str], place: int) -> str:
     """The first line of a row, with a mark where it went on."""
     goes_on = lines[place + 1 : place + 2] and lines[place + 1].startswith(" ")
     return lines[place].removesuffix(" …") + (" …" if goes_on else "")
-
-
-def _without_normal(lines: Iterable[str]) -> Iterator[str]:
-    skipping = False
-    for line in lines:
-        skipping = line.startswith("normal ") or (skipping and line.startswith(" "))
-        if not skipping:
-            yield line
 
 
 @cache

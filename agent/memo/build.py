@@ -207,7 +207,7 @@ def _plots_key(verdict: Verdict) -> str:
     """What the marks on the plots mean."""
     onset = verdict.first_bad
     told = []
-    if onset.last_good is not None:
+    if onset.last_good is not None and not onset.from_start:
         told.append(f"Shaded: steps up to the last good one, {step(onset.last_good)}.")
     if onset.sampled and onset.bracket_start is not None:
         told.append(

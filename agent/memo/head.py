@@ -93,7 +93,8 @@ def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
             yield Row(
                 "first bad step", "not dated" if onset.first_bad is None else step(onset.first_bad)
             )
-        yield Row("last good", "none" if onset.last_good is None else step(onset.last_good))
+        good = None if onset.from_start else onset.last_good
+        yield Row("last good", "none" if good is None else step(good))
     else:
         none = "none: no signal left its band" if verdict.window == "steady" else "not dated"
         yield Row("first change", none if onset.first_bad is None else step(onset.first_bad))

@@ -169,7 +169,7 @@ def _marked(chart: Chart, verdict: Verdict) -> Chart:
         markers.append(Marker(noticed, f"noticed {number(noticed, step=True)}", "noticed"))
     return replace(
         chart,
-        good_until=onset.last_good,
+        good_until=None if onset.from_start else onset.last_good,
         bracket=_bracket(onset),
         markers=tuple(markers),
     )

@@ -694,9 +694,12 @@ def test_sampled_onset_is_told_as_a_bracket() -> None:
 
 
 def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
-    onset = Onset(last_good=None, first_bad=1, signal="dumps", from_start=True)
+    onset = Onset(last_good=3, first_bad=4, signal="dumps", from_start=True)
     verdict = incident(first_bad=onset, window="bad_from_start", resume_from=None)
-    shown = text_of(memo(verdict).html)
+    html = memo(verdict, run=run_of()).html
+    shown = text_of(html)
+    assert "last good none" in shown
+    assert '<rect class="good"' not in html
     assert "first bad step from the start" in shown
     assert "start again: there is no good step to go back to" in shown
 

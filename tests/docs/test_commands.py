@@ -31,6 +31,13 @@ class Shell:
     """Command -> exit code, output, incident."""
 
     def run(self, line: str) -> tuple[int, str]:
+        line, _, file = line.partition(" > ")
+        code, text = self._run(line)
+        if file:
+            Path(file).write_text(text, encoding="utf-8")
+        return code, text
+
+    def _run(self, line: str) -> tuple[int, str]:
         words = shlex.split(line)
         assert words[0] == "firstbad", f"not a command of this program: {line}"
         if "ID" in words:

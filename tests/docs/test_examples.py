@@ -31,6 +31,7 @@ def block(pages: Any, page: str, file: str, language: str) -> str:
 def with_layer(added: str, folder: Path) -> Path:
     """A copy of `crash` with a layer more at the end of its layers."""
     head, rest = Path(builtin("crash")).read_text(encoding="utf-8").split("\nleads_to:", 1)
+    head = head.split("\n  - id: shaping\n")[0]  # where the page has been followed already
     copy = folder / "mine.yaml"
     copy.write_text(f"{head.rstrip()}\n\n{added}\nleads_to:{rest}", encoding="utf-8")
     return copy
@@ -41,6 +42,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from firstbad.playbooks import loader
 from firstbad.tools import readers
 from firstbad.tools.readers import Reader
 
@@ -55,12 +57,8 @@ def placed(name, file):
 
 placed("firstbad.tools.empty_completions", "empty_completions.py")
 npy = placed("firstbad.tools.readers.npy", "npy.py")
-readers.READERS = ({line}, *readers.READERS)
-
-
-@pytest.fixture
-def playbook():
-    return Path(__file__).with_name("mine.yaml")
+readers.READERS = ({line}, *(r for r in readers.READERS if r.prefix != "npy"))
+loader.builtin = lambda name: str(Path(__file__).with_name("mine.yaml"))
 """
 """Puts the code of the pages where they say it goes."""
 
@@ -95,6 +93,7 @@ def test_the_code_of_the_pages_passes_their_tests(pages: Any, tmp_path: Path) ->
     line = block(pages, reader, "tools/readers/__init__.py", "python").split("\n", 1)[1].strip()
     fixtures = (TESTS / "tools" / "conftest.py").read_text(encoding="utf-8")
     (tmp_path / "conftest.py").write_text(fixtures + CONFTEST.replace("{line}", line))
+    conform(tmp_path / "readers", block(pages, reader, "tests/tools/readers/conftest.py", "python"))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     package = Path(firstbad.__file__).parents[1]
     done = subprocess.run(
@@ -106,8 +105,32 @@ def test_the_code_of_the_pages_passes_their_tests(pages: Any, tmp_path: Path) ->
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for file in ("test_empty_completions", "test_shaping", "test_npy"):
+    for file in ("test_empty_completions", "test_shaping", "test_npy", "test_conformance"):
         assert f"{file}.py::" in done.stdout
+    assert "test_rewards[npy] PASSED" in done.stdout
+
+
+def conform(folder: Path, writer: str) -> None:
+    """The questions that every format is asked, put to one more."""
+    folder.mkdir()
+    texts = {
+        name: (TESTS / "tools" / "readers" / name).read_text(encoding="utf-8")
+        for name in ("conftest.py", "test_conformance.py")
+    }
+    for name, before, after in (
+        ("conftest.py", "import pytest\n", "import numpy as np\nimport pytest\n"),
+        ("conftest.py", "FORMATS: dict", f"{writer}\n\nFORMATS: dict"),
+        (
+            "conftest.py",
+            '    "parquet": _parquet,\n',
+            '    "parquet": _parquet,\n    "npy": _npy,\n',
+        ),
+        ("test_conformance.py", 'WITHOUT_ROLLOUTS = {"tb"', 'WITHOUT_ROLLOUTS = {"npy", "tb"'),
+    ):
+        assert before in texts[name]
+        texts[name] = texts[name].replace(before, after, 1)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
 
 
 def test_the_new_layer_comes_last(pages: Any, tmp_path: Path) -> None:

@@ -521,7 +521,7 @@ def test_what_was_asked_stands_in_the_verdict(verdict: MakeVerdict) -> None:
         ("{a.share}", "0.123"),
         ("{a.share:2}", "0.12"),
         ("{a.share:%}", "12 %"),
-        ("{a.n} of {a.n}", "1234567 of 1234567"),
+        ("{a.n} of {a.n}", "1,234,567 of 1,234,567"),
         ("{a.flag}", "yes"),
         ("{a.gone} and {b.n}", "unknown and unknown"),
         ("{not a place} {a}", "{not a place} {a}"),

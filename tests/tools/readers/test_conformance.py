@@ -13,6 +13,9 @@ from firstbad.tools.readers import READERS, open_run
 
 Rows = Callable[[int], list[dict[str, Any]]]
 
+WITHOUT_ROLLOUTS = {"tb"}
+"""Formats that hold metrics only."""
+
 
 def test_is_recognised_and_named(format_name: str, tmp_path: Path) -> None:
     recognised = open_run(str(tmp_path))
@@ -61,7 +64,7 @@ def test_sources_have_digests(format_name: str, tmp_path: Path) -> None:
 
 def test_rollouts(format_name: str, tmp_path: Path, rollouts: Rows) -> None:
     run = open_run(str(tmp_path))
-    if format_name == "tb":
+    if format_name in WITHOUT_ROLLOUTS:
         assert not run.rollouts
         return
     assert run.rollouts.steps.tolist() == [1, 2, 3]
