@@ -79,7 +79,7 @@ def table(scores: Sequence[Score]) -> Iterator[str]:
     true = {cause for _, cause in groups}
     for cause in {c for score in scores for c in score.others} - true:
         groups["-", cause] = []
-    yield f"{'kind':10s} {'cause':28s} runs named leads  else  step errors; misses; named elsewhere in"
+    yield f"{'kind':10s} {'cause':28s} runs named leads  else  step errors; misses; elsewhere"
     for (kind, cause), group in sorted(groups.items()):
         errors = [s.step_error for s in group if s.step_error is not None]
         misses = [f"{s.name}: {s.led_by}" for s in group if not s.leads]

@@ -140,6 +140,14 @@ def _shifted(pairs: list[tuple[int, float, float]]) -> float:
     return min(shares, default=1.0)
 
 
+def _over_trained(run: Run, batch: RolloutBatch, name: str) -> float | None:
+    if batch.advantage is None or not (kept := np.abs(batch.advantage) > 1e-6).any():
+        return None
+    part = batch.rewards.get(name.removeprefix("reward_part/"))
+    values = total_reward(run, batch) if part is None else part
+    return None if values is None else float(np.nanmean(values[kept]))
+
+
 def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
     parts = {f"reward_part/{n}": v for n, v in batch.rewards.items()}
     total = total_reward(run, batch)
@@ -149,14 +157,6 @@ def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
     return {
         name: float(np.nanmean(v)) if np.isfinite(v).any() else None for name, v in parts.items()
     }
-
-
-def _over_trained(run: Run, batch: RolloutBatch, name: str) -> float | None:
-    if batch.advantage is None or not (kept := np.abs(batch.advantage) > 1e-6).any():
-        return None
-    part = batch.rewards.get(name.removeprefix("reward_part/"))
-    values = total_reward(run, batch) if part is None else part
-    return None if values is None else float(np.nanmean(values[kept]))
 
 
 def _complete(run: Run) -> bool | None:

@@ -32,7 +32,7 @@ def rewrite(run: Path, change: Rewrite) -> None:
 def outcome(run: Path, check: str) -> str:
     done = investigate(str(run), out=run.parent / "incidents")
     assert isinstance(done, Finished)
-    assert done.verdict.outcome == "healthy"
+    assert not {"id.rows", "metric.misleading"} & {f.cause for f in done.verdict.findings}
     return {f"{c.layer}.{c.check}": c.outcome for c in done.verdict.checks}[check]
 
 
