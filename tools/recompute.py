@@ -145,7 +145,9 @@ def _over_trained(run: Run, batch: RolloutBatch, name: str) -> float | None:
         return None
     part = batch.rewards.get(name.removeprefix("reward_part/"))
     values = total_reward(run, batch) if part is None else part
-    return None if values is None else float(np.nanmean(values[kept]))
+    if values is None or not np.isfinite(values[kept]).any():
+        return None
+    return float(np.nanmean(values[kept]))
 
 
 def _means(run: Run, batch: RolloutBatch) -> Mapping[str, float | None]:
