@@ -1,4 +1,4 @@
-"""Copy a run in a small form: what the tools read, repacked; no weights, no notes, no labels.
+"""Copy a run in a small form: what the tools read, repacked; no weights, moments, notes, labels.
 
 python -m firstbad.evals.slim SOURCE TARGET
 """
@@ -8,20 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from firstbad.tools.readers import open_run
 
 KEPT = ("args.json", "trainer_state.json", "model_config.json", "train.log", "data", "tokenizer")
-CHECKPOINT_FILES = ("trainer_state.json", "config.json")
+CHECKPOINT_FILES = ("trainer_state.json", "config.json", "scheduler.pt")
+COUNTER_BYTES = 8
+"""Largest tensor of an optimizer state that is kept: a count of steps."""
 
 
 def slim(source: Path, target: Path, *, thin: bool = False) -> None:
-    """Copy a TRL output folder without weights, optimizer state, event files and README.
+    """Copy a TRL output folder without weights, event files and README.
 
-    Completions lose the pandas metadata and are compressed; captures and metrics are copied as
-    they are.
+    Completions lose the pandas metadata and are compressed, optimizer states keep their layout and
+    counts of steps without the moments; captures and metrics are copied as they are.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name in KEPT:
@@ -35,6 +38,8 @@ def slim(source: Path, target: Path, *, thin: bool = False) -> None:
     for name in CHECKPOINT_FILES:
         for state in source.glob(f"checkpoint-*/{name}"):
             _copy(state, target / state.parent.name / name)
+    for state in filter(zipfile.is_zipfile, source.glob("checkpoint-*/optimizer.pt")):
+        _copy_counts(state, target / state.parent.name / state.name)
     for completions in source.glob("completions/*.parquet"):
         repack(completions, target / "completions" / completions.name)
     if thin:
@@ -50,6 +55,18 @@ def _thin(target: Path) -> None:
     for state in target.glob("checkpoint-*/trainer_state.json"):
         whole = json.loads(state.read_text(encoding="utf-8"))
         state.write_text(json.dumps({"global_step": whole["global_step"], "log_history": []}))
+
+
+def _copy_counts(source: Path, target: Path) -> None:
+    """Copy a saved state without the contents of its large tensors; nothing is unpickled."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        zipfile.ZipFile(source) as whole,
+        zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for entry in whole.infolist():
+            if Path(entry.filename).parent.name != "data" or entry.file_size <= COUNTER_BYTES:
+                small.writestr(zipfile.ZipInfo(entry.filename), whole.read(entry))
 
 
 def _copy(source: Path, target: Path) -> None:

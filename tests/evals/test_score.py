@@ -14,6 +14,7 @@ import pytest
 from firstbad.agent.investigate import Finished
 from firstbad.evals import score
 from firstbad.evals.score import Score, score_run
+from firstbad.playbooks.results import Onset
 
 
 def scored(
@@ -22,12 +23,19 @@ def scored(
     outcome: str,
     causes: list[str],
     first_bad: int | None,
+    after: int | None = None,
 ) -> Score:
     """The score of a run whose investigation ended so."""
     verdict: Any = SimpleNamespace(
         outcome=outcome,
         findings=[SimpleNamespace(cause=cause) for cause in causes],
-        first_bad=SimpleNamespace(first_bad=first_bad),
+        first_bad=Onset(
+            last_good=None,
+            first_bad=first_bad,
+            signal="kl",
+            sampled=after is not None,
+            quiet=after,
+        ),
     )
     incident: Any = None
     monkeypatch.setattr(score, "investigate", lambda *_, **__: Finished(incident, verdict))
@@ -59,6 +67,17 @@ def test_a_run_with_a_fault(
     got = scored(monkeypatch, FAULT, "incident", causes, first_bad)
     assert (got.name, got.kind, got.led_by) == ("wren", "fault", causes[0])
     assert (got.named, got.leads, got.step_error) == (named, leads, error)
+    assert got.others == tuple(c for c in causes if c != "mask.eos")
+
+
+@pytest.mark.parametrize(
+    ("after", "first_bad", "error"), [(40, 60, 0), (50, 60, 0), (55, 60, 10), (30, 40, -10)]
+)
+def test_a_bracket_that_holds_the_step_has_no_error(
+    monkeypatch: pytest.MonkeyPatch, after: int, first_bad: int, error: int
+) -> None:
+    got = scored(monkeypatch, FAULT, "incident", ["mask.eos"], first_bad, after=after)
+    assert got.step_error == error
 
 
 @pytest.mark.parametrize("outcome", ["healthy", "undecided"])
@@ -90,8 +109,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "truth.jsonl").write_text("\n".join(map(json.dumps, truths)) + "\n\n")
     for name in ("one", "two"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    right = Score("one", "fault", "mask.eos", "incident", "mask.eos", True, True, 2)
-    wrong = replace(right, name="two", led_by="id.rows", leads=False, step_error=None)
+    right = Score("one", "fault", "mask.eos", "incident", "mask.eos", True, True, 2, ())
+    wrong = replace(
+        right, name="two", led_by="id.rows", leads=False, step_error=None, others=("id.rows",)
+    )
     by_name = {"one": right, "two": wrong}
     monkeypatch.setattr(score, "score_run", lambda folder, *_: by_name[folder.name])
     return tmp_path
@@ -109,9 +130,27 @@ def told(
 def test_table_counts_by_cause_and_names_misses(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, *table = told(runs, monkeypatch, capsys).splitlines()
-    (line,) = table
-    assert line.split() == ["fault", "mask.eos", "2", "2", "1", "[2];", "two:", "id.rows"]
+    _, alarm, line = told(runs, monkeypatch, capsys).splitlines()
+    assert " ".join(line.split()) == "fault mask.eos 2 2 1 0 [2]; two: id.rows; -"
+    assert " ".join(alarm.split()) == "- id.rows 0 0 0 1 []; -; two (mask.eos)"
+
+
+def test_an_alarm_on_a_sound_run_counts_for_the_cause_that_was_named() -> None:
+    sound = Score(
+        "wren",
+        "lookalike",
+        "none.healthy",
+        "incident",
+        "mask.eos",
+        False,
+        False,
+        None,
+        ("mask.eos",),
+    )
+    right = Score("one", "fault", "mask.eos", "incident", "mask.eos", True, True, 0, ())
+    _, fault, lookalike = score.table([sound, right])
+    assert " ".join(fault.split()) == "fault mask.eos 1 1 1 1 [0]; -; wren (none.healthy)"
+    assert " ".join(lookalike.split()) == "lookalike none.healthy 1 0 0 0 []; wren: mask.eos; -"
 
 
 def test_json_lists_every_run_that_is_there(

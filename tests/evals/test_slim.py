@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_leaves_out_weights_notes_and_event_files(source: Path, tmp_path: Path) 
     left = names(source) - names(tmp_path / "target")
     assert left == {f"{place}{name}" for place in ("", "checkpoint-10/") for name in LEFT_OUT}
     assert names(tmp_path / "target") <= names(source)
+
+
+def test_an_optimizer_state_keeps_its_counts_without_moments(source: Path, tmp_path: Path) -> None:
+    count, moments = b"\0\0\x70\x42", bytes(range(256)) * 16
+    with zipfile.ZipFile(source / "checkpoint-10" / "optimizer.pt", "w") as state:
+        for name, content in (("data.pkl", b"x" * 99), ("data/0", count), ("data/1", moments)):
+            state.writestr(f"optimizer/{name}", content)
+    slim.slim(source, tmp_path / "target")
+    with zipfile.ZipFile(tmp_path / "target" / "checkpoint-10" / "optimizer.pt") as small:
+        assert small.namelist() == ["optimizer/data.pkl", "optimizer/data/0"]
+        assert small.read("optimizer/data/0") == count
 
 
 def test_the_copy_reads_the_same(source: Path, tmp_path: Path) -> None:

@@ -123,6 +123,17 @@ def test_means_over_the_rows_that_train_are_told_from_wrong_means(
     assert measure(TOOL, simulate(1, log=wrong))["share_differs_trained"] > 0.9
 
 
+def test_a_part_that_scored_no_row_that_trains(simulate: MakeRun, measure: Measure) -> None:
+    """As where each task has a reward of its own."""
+
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["format"][d.group > 0] = np.nan
+        for part in d.rewards.values():
+            part[d.group == 0] = 1.0
+
+    assert measure(TOOL, simulate(1, edit=edit))["share_differs"] == 0
+
+
 def test_rows_that_no_part_scored_are_left_out_of_the_mean(
     simulate: MakeRun, measure: Measure
 ) -> None:
