@@ -53,6 +53,7 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         raise NoData("no logged learning rate")
     rate, steps = signal.values, signal.steps
     late = _late_start(run, rate, steps)
+    idle = max(0, late - int(steps[0]) + 1)  # a log may begin with the schedule, at any step
     expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
     warm = late + _warmup(run)
     if expected is None:
@@ -79,7 +80,7 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         rate_after=None if place is None else float(rate[place]),
         configured=run.config.number("learning_rate"),
         share_off=round(float(off.mean()), 6),
-        late_start_steps=late,
+        late_start_steps=idle,
         at_resume=place is not None and any(abs(r - int(steps[place])) <= 1 for r in resumes),
         last_good_step=int(steps[first - 1]) if first else None,
         first_bad_step=None if first is None else int(steps[first]),
@@ -99,8 +100,8 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         text = f"learning rate follows its schedule over {len(steps)} steps"
         if expected is None:
             text = f"learning rate moves without a jump over {len(steps)} steps; schedule unknown"
-        if late:
-            text += f"; it is 0 for {late} steps before that begins"
+        if idle:
+            text += f"; it is 0 for {idle} steps before that begins"
     else:
         text = (
             f"learning rate leaves its schedule at step {int(steps[first])}: "
@@ -152,13 +153,13 @@ def _warmup(run: Run) -> float:
 
 
 def _late_start(run: Run, rate: FloatArray, steps: IntArray) -> int:
-    """Steps by which a warm-up begins late: rates of 0 beyond that of its first step.
+    """Steps by which a warm-up begins late: its first step, whose rate is 0, is not step 1.
 
     0 where the config names a schedule that the rates do not follow after that many steps either.
     """
     if not (rate > 0).any() or rate[0] > 0:
         return 0
-    late = int(steps[np.argmax(rate > 0)] - steps[0]) - 1
+    late = max(0, int(steps[np.argmax(rate > 0)]) - 2)
     expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
     if expected is None:
         return late

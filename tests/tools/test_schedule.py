@@ -225,6 +225,15 @@ def test_a_warm_up_that_begins_late_is_no_jump(
     assert found["jump_factor"] > 3
 
 
+def test_steps_that_are_counted_from_an_earlier_run(make_run: MakeRun, measure: Measure) -> None:
+    rate = 1e-4 * np.minimum(1, np.arange(120) / 5)
+    config = {"learning_rate": 1e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup"}
+    run = make_run(signals={"learning_rate": rate}, config=config, first_step=1001)
+    found = measure(TOOL, run)
+    assert (found["late_start_steps"], found["first_bad_step"]) == (0, None)
+    assert found["jump_factor"] < 1.5
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no logged learning rate" in missing(TOOL, make_run())
     assert "no logged" in missing(TOOL, make_run(signals={"learning_rate": [1.0, 1.0]}))
