@@ -8,6 +8,10 @@ from typing import Any
 from firstbad.tools.errors import UserError
 
 MAX_BYTES = 4 * 2**30
+MAX_ROWS = 20_000
+"""Rows of one step that are read: above what any trainer generates at once."""
+MAX_TEXT_BYTES = 2**30
+_SOME_ROWS = 64
 
 
 def open_parquet(path: Path, name: str) -> Any:
@@ -48,3 +52,42 @@ def read_parquet(path: Path, name: str, columns: list[str] | None = None) -> Any
         raise UserError(f"`{name}` cannot be read: {reason}") from None
     finally:
         file.close()
+
+
+def first_part(path: Path, name: str) -> tuple[Any, int]:
+    """The table of a Parquet file up to MAX_ROWS rows and MAX_TEXT_BYTES, and how many rows it has.
+
+    A few kilobytes can stand for gigabytes of equal texts, so size is counted as it unpacks.
+
+    Raises:
+        UserError: empty, cut off, or no Parquet file.
+    """
+    import pyarrow as pa
+
+    file = open_parquet(path, name)
+    rows = int(file.metadata.num_rows)
+    if rows <= _SOME_ROWS:
+        return read_parquet(path, name), rows
+    taken: list[Any] = []
+    n_rows = n_bytes = 0
+    try:
+        for batch in file.iter_batches(batch_size=_SOME_ROWS, use_threads=False):
+            taken.append(batch)
+            n_rows += batch.num_rows
+            n_bytes += sum(_unpacked_bytes(column) for column in batch.columns)
+            if n_rows >= MAX_ROWS or n_bytes >= MAX_TEXT_BYTES:
+                break
+        return pa.Table.from_batches(taken, file.schema_arrow), rows
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).split("\n", 1)[0][:120]
+        raise UserError(f"`{name}` cannot be read: {reason}") from None
+    finally:
+        file.close()
+
+
+def _unpacked_bytes(column: Any) -> int:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return int(column.nbytes)

@@ -12,7 +12,7 @@ from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
-from firstbad.tools.readers.arrow import read_parquet
+from firstbad.tools.readers.arrow import first_part
 from firstbad.tools.readers.grouping import group_rows
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
@@ -62,7 +62,11 @@ class _Completions:
         """The batch of one step; empty, with a note, when its file cannot be read."""
         file = self._files[step]
         try:
-            return self._batch(step, read_parquet(file.path, file.name))
+            table, rows = first_part(file.path, file.name)
+            if table.num_rows < rows:
+                text = f"`{file.name}`: the first {table.num_rows:,} of {rows:,} rows were read"
+                self._root.note("rows_cut", text)
+            return self._batch(step, table)
         except (UserError, ValueError, NotImplementedError) as error:  # Arrow's are the latter two
             self._root.note("file_skipped", f"`{file.name}`: {error}")
             return RolloutBatch(step, (), (), np.empty(0, np.int64), {})
