@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,16 @@ from firstbad.tools.run import Note, Run
 LIMIT_BYTES = 512 * 2**20
 MAX_DEPTH = 4
 MAX_FILES = 200_000
+MAX_KINDS = 300
+"""Files whose names differ in more than numbers or hashes, of kinds that may hold a run: a run has
+tens of them, a home folder or a disk tens of thousands."""
+_MAY_HOLD = frozenset(
+    (
+        *(".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".yaml", ".yml"),
+        *(".log", ".out", ".err", ".txt", ".npz", ".safetensors"),
+    )
+)
+_NUMBER = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 def digest(data: bytes) -> str:
@@ -100,11 +111,23 @@ class Root:
 
     @cached_property
     def files(self) -> tuple[File, ...]:
-        """Regular files below the root, by name; at most MAX_DEPTH folders deep."""
+        """Regular files below the root, by name; at most MAX_DEPTH folders deep.
+
+        Raises:
+            UserError: too many for one run; nothing in them was read.
+        """
         found: list[File] = []
-        self._walk(self.path, "", MAX_DEPTH, found)
-        if len(found) >= MAX_FILES:
-            self.note("files_cut", f"more than {MAX_FILES:,} files: the rest was not looked at")
+        kinds: set[str] = set()
+        for file in self._walk(self.path, "", MAX_DEPTH):
+            found.append(file)
+            if file.suffix in _MAY_HOLD:
+                kinds.add(_NUMBER.sub("#", file.name.lower()))
+            if len(found) > MAX_FILES or len(kinds) > MAX_KINDS:
+                raise UserError(
+                    f"`{self.path}` holds too much for one run: after {len(found):,} files, "
+                    f"{len(kinds):,} of them unlike each other, the rest was not looked at; "
+                    "name the run's own folder"
+                )
         return tuple(sorted(found, key=lambda file: file.name))
 
     def matching(self, pattern: str) -> list[File]:
@@ -156,24 +179,22 @@ class Root:
     def _by_name(self) -> dict[str, File]:
         return {file.name: file for file in self.files}
 
-    def _walk(self, folder: Path, name: str, depth: int, found: list[File]) -> None:
+    def _walk(self, folder: Path, name: str, depth: int) -> Iterator[File]:
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
             self.note("folder_skipped", f"`{name or '.'}` cannot be read: {_reason(error)}")
             return
         for entry in entries:
-            if len(found) >= MAX_FILES:
-                return
             child = f"{name}/{entry.name}" if name else entry.name
             try:
                 path = self.inside(child) if entry.is_symlink() else Path(entry.path)
                 if entry.is_dir():
                     # A link to a folder above itself would be walked again and again.
                     if depth > 0 and not (entry.is_symlink() or entry.name == ".git"):
-                        self._walk(path, child, depth - 1, found)
+                        yield from self._walk(path, child, depth - 1)
                 elif entry.is_file():
-                    found.append(File(path, child, entry.stat().st_size))
+                    yield File(path, child, entry.stat().st_size)
             except UserError as error:
                 self.note("file_refused", str(error))
             except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstbad.tools.errors import UserError
-from firstbad.tools.readers import printed, table, tensorboard, trl
+from firstbad.tools.readers import printed, recorder, table, tensorboard, trl
 from firstbad.tools.run import Run
 
 
@@ -25,12 +25,17 @@ class Reader:
 # One line per source; without a prefix the first that recognises the path reads it.
 READERS = (
     Reader(trl.PREFIX, trl.LOOKS_FOR, trl.recognises, trl.read),
+    Reader(recorder.PREFIX, recorder.LOOKS_FOR, recorder.recognises, recorder.read),
     Reader(*table.reader("jsonl")),
     Reader(*table.reader("csv")),
     Reader(*table.reader("parquet")),
     Reader(tensorboard.PREFIX, tensorboard.LOOKS_FOR, tensorboard.recognises, tensorboard.read),
     Reader(printed.PREFIX, printed.LOOKS_FOR, printed.recognises, printed.read),
 )
+
+
+_SYSTEM = ("/proc/", "/sys/")
+"""Files that are no files: endless ones among them."""
 
 
 def open_run(ref: str) -> Run:
@@ -45,6 +50,7 @@ def open_run(ref: str) -> Run:
         if named[1] not in by_prefix:
             raise UserError(f"no reader `{named[1]}`; there are: {', '.join(by_prefix)}")
         path = _existing(named[2])
+        _refuse_several(path)
         return by_prefix[named[1]].read(path)
     path = _existing(ref)
     try:
@@ -71,27 +77,44 @@ def _refuse_several(path: Path) -> None:
 
 
 def _runs_inside(path: Path) -> list[str]:
-    """Runs in a folder, by relative path, up to three levels down and 2,000 folders in all."""
+    """Runs in a folder, by relative path, up to three levels down and 2,000 entries in all."""
     found: list[str] = []
     level = [path] if path.is_dir() else []
-    looked = 0
+    room = 2000
     for _ in range(3):
-        below: list[Path] = []
+        below = []
         for folder in level:
-            for child in sorted(folder.iterdir()):
-                looked += 1
-                if looked > 2000 or child.is_symlink() or not child.is_dir():
-                    continue
-                below.append(child)
-        found += [str(p.relative_to(path)) for p in below if trl.recognises(p)]
-        level = [p for p in below if not trl.recognises(p)]
+            children = _folders(folder)[:room]
+            room -= len(children)
+            below += children
+        runs = [child for child in below if _recognised(child)]
+        found += [str(run.relative_to(path)) for run in runs]
+        level = [child for child in below if child not in runs]
     return sorted(found)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Folders in a folder, none where it may not be read."""
+    try:
+        children = sorted(folder.iterdir())
+        return [child for child in children if not child.is_symlink() and child.is_dir()]
+    except OSError:
+        return []
+
+
+def _recognised(path: Path) -> bool:
+    try:
+        return trl.recognises(path)
+    except OSError:
+        return False
 
 
 def _existing(text: str) -> Path:
     path = Path(text).expanduser()
     try:
         if path.exists():
+            if f"{path.resolve()}/".startswith(_SYSTEM):
+                raise UserError(f"`{text}` is the system's own: no run lies there")
             return path
     except (OSError, ValueError):
         pass

@@ -14,7 +14,7 @@ import numpy as np
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
-from firstbad.tools.readers.arrow import read_parquet
+from firstbad.tools.readers.arrow import first_part
 from firstbad.tools.readers.grouping import group_rows
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
@@ -104,11 +104,14 @@ class _Completions:
         """The table of a step, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table = read_parquet(file.path, file.name)
+            table, rows = first_part(file.path, file.name)
         except _UNREADABLE as error:
             return error
         if "completion" not in table.column_names:
             return UserError(f"`{file.name}` has no column `completion`")
+        if table.num_rows < rows:
+            text = f"`{file.name}`: the first {table.num_rows:,} of {rows:,} rows were read"
+            self._root.note("rows_cut", text)
         return table
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:

@@ -33,9 +33,8 @@ def read_config(root: Root) -> Config:
     sources: list[Source] = []
 
     def take(file: File, found: Mapping[str, object], prefix: str = "") -> None:
-        for name, value in flatten(dict(found), ".").items():
-            hidden = isinstance(value, str) and value and _SECRET.search(name)
-            values.setdefault(prefix + name, "<hidden>" if hidden else value)
+        for name, value in visible(found).items():
+            values.setdefault(prefix + name, value)
         sources.append(root.source(file, "config"))
 
     for file in filter(None, (root.first(name) for name in _ARGS)):
@@ -57,6 +56,14 @@ def read_config(root: Root) -> Config:
     if pickled := root.matching(r"(?:.*/)?training_args\.bin"):
         root.note("pickle_skipped", f"`{pickled[-1].name}` is a pickle and is not opened")
     return Config(values, tuple(sources))
+
+
+def visible(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings without nesting, and without what their names call a secret."""
+    return {
+        name: "<hidden>" if isinstance(value, str) and value and _SECRET.search(name) else value
+        for name, value in flatten(dict(settings), ".").items()
+    }
 
 
 def _in(folders: Iterable[str], name: str) -> list[str]:

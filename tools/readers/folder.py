@@ -19,6 +19,7 @@ from firstbad.tools.readers.console import read_console
 from firstbad.tools.readers.history import read_history
 from firstbad.tools.readers.log import Log
 from firstbad.tools.readers.naming import name_signals
+from firstbad.tools.readers.record import read_record
 from firstbad.tools.readers.settings import with_common_names
 from firstbad.tools.readers.shelf import shelve
 from firstbad.tools.readers.tables import find_tables, read_metrics
@@ -44,10 +45,12 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     board = read_board(root)
     history = read_history(root)
     config = _completed(board.fill_config(read_config(root)), history.settings)
-    config = with_common_names(config)
+    record = read_record(root)
+    config = with_common_names(_completed(config, record.settings))
+    config = replace(config, sources=(*config.sources, *record.sources))
     dumps = capture_folders(root)
-    tables = find_tables(root, skip=list(dumps))
-    logged = read_metrics(root, tables.metrics)
+    tables = find_tables(root, skip=list(dumps), leave=record.files)
+    logged = read_metrics(root, tables.metrics, clocks=record.metrics)
     console = read_console(
         root,
         logging_steps=_whole(config, "logging_steps") or 1,
@@ -88,7 +91,9 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         rollouts=rollouts,
         captures=read_captures(root, dumps),
         checkpoints=read_checkpoints(root, history.global_steps),
-        events=_in_order([*history.events, *logged.events, *console.events, *board.events()]),
+        events=_in_order(
+            [*history.events, *record.events, *logged.events, *console.events, *board.events()]
+        ),
         vocabulary=read_vocabulary(root, config),
         sources=sources,
         event_sources=tuple(

@@ -37,6 +37,7 @@ _UID = re.compile(r"(.+)_\d+_\d+")  # verl: <prompt uid>_<session>_<index>
 def holds_rollouts(rows: Sequence[Row]) -> bool:
     """Whether rows have completion texts rather than metrics."""
     for row in rows:
+        row = _turns(row)
         name = _name(row, COMPLETION)
         if name is None or row[name] is None:
             continue
@@ -50,6 +51,7 @@ def holds_rollouts(rows: Sequence[Row]) -> bool:
 
 def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None) -> RolloutBatch:
     """The batch of one step's rows."""
+    rows = [_turns(row) for row in rows]
     names = {key: None for row in rows for key in row}
     columns = _Columns(rows)
     completions = [canonical_text(value) for value in columns.of(COMPLETION) or []]
@@ -78,6 +80,25 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
         finish=[v if isinstance(v, str) else None for v in finish] if finish else None,
         n_tokens=_whole(n_tokens),
     )
+
+
+def _turns(row: Row) -> Row:
+    """A scored or stepped chat as prompt and completion: its last turn, if that is the assistant's.
+
+    A chat without score or step is a row of a data set.
+    """
+    name = _name(row, ("messages", "conversation"))
+    turns = None if name is None else row[name]
+    if not isinstance(turns, list) or not turns or _name(row, COMPLETION):
+        return row
+    last = turns[-1]
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        return row
+    if _name(row, (*_TOTAL, *_ADVANTAGE, *map(str.lower, STEP_KEYS))) is None:
+        return row
+    rest = {key: value for key, value in row.items() if key != name}
+    before = {} if _name(row, ("prompt", "prompts")) else {"prompt": turns[:-1]}
+    return {**rest, **before, "completion": last.get("content")}
 
 
 class _Columns:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.arrow import open_parquet, read_parquet
+from firstbad.tools.readers.arrow import first_part, open_parquet, read_parquet
 from firstbad.tools.readers.jsonish import decode, flatten, lines, parse
 
 Row = dict[str, object]
@@ -39,6 +39,21 @@ def read_rows(root: Root, file: File) -> Iterable[Row]:
     if file.suffix == ".parquet":
         return _parquet_rows(read_parquet(file.path, file.name))
     return _text_rows(root, file, root.read(file))
+
+
+def rollout_rows(root: Root, file: File) -> Iterable[Row]:
+    """The rows of a file of rollouts of one step, not more than any step has.
+
+    Raises:
+        UserError: not readable, or no table.
+    """
+    if file.suffix != ".parquet":
+        return read_rows(root, file)
+    table, rows = first_part(file.path, file.name)
+    if table.num_rows < rows:
+        cut = f"the first {table.num_rows:,} of {rows:,} rows were read"
+        root.note("rows_cut", f"`{file.name}`: {cut}")
+    return _parquet_rows(table)
 
 
 def first_rows(root: Root, file: File, count: int = 50) -> list[Row]:

@@ -12,12 +12,12 @@ from functools import partial
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
-from firstbad.tools.readers.arrow import open_parquet
+from firstbad.tools.readers.arrow import MAX_ROWS, open_parquet
 from firstbad.tools.readers.jsonish import decode
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
-from firstbad.tools.readers.rows import Row, first_rows, read_rows
+from firstbad.tools.readers.rows import Row, first_rows, read_rows, rollout_rows
 from firstbad.tools.readers.steps import step_key
 from firstbad.tools.run import RolloutBatch, Rollouts
 
@@ -52,6 +52,11 @@ def shelve(
                 rows.extend(fetch())
             except (UserError, OSError, ValueError) as error:
                 root.note("file_skipped", f"step {step}: {error}")
+        if len(rows) > MAX_ROWS:
+            root.note(
+                "rows_cut", f"step {step}: the first {MAX_ROWS:,} of {len(rows):,} rows are used"
+            )
+            del rows[MAX_ROWS:]
         batch = batch_of(root, step, rows, group_size)
         if batch.gold is None and answers is not None:
             batch = replace(batch, gold=answers.of(batch.prompts, batch.prompts))
@@ -85,7 +90,7 @@ def _all_by_name(root: Root, files: Sequence[File]) -> dict[File, dict[int, Fetc
         key = step_key(head)
         if named is None or (key and any(step_number(row.get(key)) != named for row in head)):
             return {}
-        found[file] = {named: partial(read_rows, root, file)}
+        found[file] = {named: partial(rollout_rows, root, file)}
     return found
 
 
@@ -94,7 +99,7 @@ def _by_column(root: Root, file: File) -> dict[int, Fetch]:
     key = step_key(first_rows(root, file))
     if key is None:
         root.note("step_unknown", f"`{file.name}` has no step: its rollouts are shown as step 0")
-        return {0: partial(read_rows, root, file)}
+        return {0: partial(rollout_rows, root, file)}
     if file.suffix == ".parquet":
         return _parquet_index(file, key)
     if file.suffix in (".jsonl", ".ndjson") and (index := _jsonl_index(root, file, key)):
@@ -174,7 +179,7 @@ def _parquet_index(file: File, key: str) -> dict[int, Fetch]:
         import pyarrow.compute as pc
 
         table = opened.read_row_groups(sorted(groups[step]))
-        table = table.filter(pc.equal(table.column(key), step))
+        table = table.filter(pc.equal(table.column(key), step))[: MAX_ROWS + 1]
         names = table.column_names
         columns = [column.to_pylist() for column in table.columns]
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,16 +39,20 @@ class Tables:
 
 
 def find_tables(
-    root: Root, suffixes: Sequence[str] = ALL_SUFFIXES, skip: Sequence[str] = ()
+    root: Root,
+    suffixes: Sequence[str] = ALL_SUFFIXES,
+    skip: Sequence[str] = (),
+    leave: Collection[str] = (),
 ) -> Tables:
     """Metrics and rollout files of a folder; data sets are left out.
 
-    `skip` names folders of captures: their files may have a step, but hold no metrics.
+    `skip` names folders of captures: their files may have a step, but hold no metrics. `leave`
+    names files that are read elsewhere.
     """
     found = Tables()
     kinds: dict[tuple[str, str], str] = {}
     for file in root.files:
-        if file.suffix not in suffixes or NOT_TABLES.search(file.name):
+        if file.suffix not in suffixes or NOT_TABLES.search(file.name) or file.name in leave:
             continue
         if not file.size:
             root.note("file_skipped", f"`{file.name}` is empty")
@@ -82,8 +86,11 @@ class Metrics:
     sources: list[Source] = field(default_factory=list)
 
 
-def read_metrics(root: Root, files: Iterable[File]) -> Metrics:
-    """The metrics of these files in one log; the later file counts where two hold one step."""
+def read_metrics(root: Root, files: Iterable[File], clocks: Collection[str] = ()) -> Metrics:
+    """The metrics of these files in one log; the later file counts where two hold one step.
+
+    `clocks` names files whose `time` is the time of day, not a metric.
+    """
     found = Metrics()
     for file in files:
         try:
@@ -91,6 +98,8 @@ def read_metrics(root: Root, files: Iterable[File]) -> Metrics:
         except UserError as error:
             root.note("file_skipped", str(error))
             continue
+        if file.name in clocks:
+            own.log.series.pop("time", None)
         before = "eval_" if _EVALUATION.search(file.name) else ""
         for key, series in own.log.series.items():
             name = key if key.startswith(("eval_", "eval/")) else before + key

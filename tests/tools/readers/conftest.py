@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from firstbad_recorder import Recorder
+
 NAN = float("nan")
 STEPS = (1, 2, 3, 4, 5, 6)
 METRICS: tuple[dict[str, Any], ...] = tuple(
@@ -171,8 +173,18 @@ def _parquet(make: Make) -> None:
     make.parquet("rollouts.parquet", [r for step in ROLLOUT_STEPS for r in rollout_rows(step)])
 
 
+def _rec(make: Make) -> None:
+    """By the writer itself."""
+    with Recorder(make.root, config={"num_generations": 2, "logging_steps": 1}) as recorder:
+        for row in METRICS:
+            recorder.scalars(row["step"], {k: v for k, v in row.items() if k != "step"})
+    for step in ROLLOUT_STEPS:
+        make.jsonl(f"rollouts/{step}.jsonl", rollout_rows(step))
+
+
 FORMATS: dict[str, Callable[[Make], None]] = {
     "trl": _trl,
+    "rec": _rec,
     "tb": _tb,
     "csv": _csv,
     "jsonl": _jsonl,

@@ -524,3 +524,39 @@ def test_values_nested_beyond_reason(make: Any) -> None:
     assert list(batch.completions) == [""]
     run = open_run(str(make.text("m.jsonl", f'{{"step": 1, "a": {deep}, "reward": 1}}\n')))
     assert run.signals.known["reward_mean"].at(1) == 1
+
+
+def chat(step: int, *, last: str = "assistant", **more: Any) -> dict[str, Any]:
+    turns = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": f"add {step}"},
+        {"role": last, "content": f"it is {step}"},
+    ]
+    return {"step": step, "messages": turns, **more}
+
+
+def test_a_chat_whose_last_turn_is_the_answer_is_a_rollout(tmp_path: Path, make: Any) -> None:
+    make.jsonl("rollouts.jsonl", [chat(s, reward=0.5 * i) for s in (1, 2) for i in (0, 1)])
+    batch = open_run(str(tmp_path)).rollouts.batch(2)
+    assert list(batch.prompts) == ["be brief\nadd 2"] * 2
+    assert list(batch.completions) == ["it is 2"] * 2
+    assert batch.total is not None
+    assert batch.total.tolist() == [0, 0.5]
+
+
+def test_of_several_answers_the_last_turn_is_the_completion(tmp_path: Path, make: Any) -> None:
+    row = chat(1, reward=1.0)
+    row["messages"] += [{"role": "tool", "content": "4"}, {"role": "assistant", "content": "four"}]
+    make.jsonl("rollouts.jsonl", [row])
+    batch = open_run(str(tmp_path)).rollouts.batch(1)
+    assert list(batch.completions) == ["four"]
+    assert batch.prompts[0].endswith("it is 1\n4")
+
+
+def test_chats_that_are_no_rollouts(tmp_path: Path, make: Any) -> None:
+    make.jsonl("metrics.jsonl", [{"step": 1, "reward": 0.5}])
+    make.jsonl("asked.jsonl", [chat(1, last="user")])
+    data = chat(1)
+    del data["step"]
+    make.jsonl("sft.jsonl", [data])
+    assert not open_run(str(tmp_path)).rollouts

@@ -1,0 +1,100 @@
+"""What firstbad-recorder wrote into a folder: `run.json` and `events.jsonl` beside its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast, get_args
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Source
+from firstbad.tools.paths import Root
+from firstbad.tools.readers.config import visible
+from firstbad.tools.readers.jsonish import decode, lines, parse_object
+from firstbad.tools.readers.log import step_number
+from firstbad.tools.run import Event, EventKind
+
+NAME = r"(?:.*/)?run\.json"
+_MAX_BYTES = 16 * 2**20
+
+
+@dataclass
+class Record:
+    """Settings and events of all records in a folder; empty where there is none."""
+
+    settings: dict[str, object] = field(default_factory=dict)
+    """Those of the newest process."""
+    events: list[Event] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
+    """Files read here, which are no metrics."""
+    metrics: set[str] = field(default_factory=set)
+    """Files of metrics, whose `time` is a clock."""
+
+
+def is_record(value: object) -> bool:
+    """Whether the content of a `run.json` is the recorder's."""
+    return isinstance(value, dict) and {"schema_version", "started", "dropped"} <= value.keys()
+
+
+def read_record(root: Root) -> Record:
+    """Read what the recorder says of the run and of itself."""
+    record = Record()
+    for file in root.matching(NAME):
+        data = root.try_read(file, _MAX_BYTES)
+        try:
+            said = None if data is None else parse_object(data, file.name)
+        except UserError as error:
+            if f"{file.name[: -len('run.json')]}metrics.jsonl" in {f.name for f in root.files}:
+                root.note("file_skipped", str(error))
+            continue
+        if said is None or not is_record(said):
+            continue
+        folder = file.name[: -len("run.json")]
+        record.files.add(file.name)
+        record.metrics.add(f"{folder}metrics.jsonl")
+        record.sources.append(root.source(file, "config", data))
+        _process(root, record, file.name, said)
+        record.events += _events(root, record, f"{folder}events.jsonl")
+    return record
+
+
+def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> None:
+    """Each process that wrote into the record: its settings, and how the last one ended."""
+    restarts = said.get("restarts")
+    later = [one for one in restarts if isinstance(one, dict)] if isinstance(restarts, list) else []
+    for process in (said, *later):
+        own = process.get("config")
+        settings = visible(own) if isinstance(own, dict) else {}
+        changed = [
+            k for k, v in settings.items() if k in record.settings and record.settings[k] != v
+        ]
+        if process is not said and changed:
+            told = ", ".join(f"{k}: {record.settings[k]} -> {settings[k]}" for k in changed[:5])
+            record.events.append(Event("config_change", None, told, name))
+        record.settings |= settings
+    if said.get("finished"):
+        record.events.append(Event("end", None, "the recorder was closed", name))
+    else:
+        root.note("not_closed", f"`{name}`: the recorder was not closed: killed, or still at work")
+    if dropped := said.get("dropped"):
+        reasons = said.get("dropped_by_reason")
+        why = ", ".join(map(str, reasons)) if isinstance(reasons, dict) else "unknown"
+        root.note("dropped", f"`{name}`: the recorder could not write {dropped} values ({why})")
+
+
+def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
+    file = root.first(name)
+    data = None if file is None else root.try_read(file)
+    if file is None or data is None:
+        return
+    record.files.add(name)
+    record.sources.append(root.source(file, "events", data))
+    for number, row in lines(decode(data)[0]):
+        if row is None:
+            root.note("lines_skipped", f"`{name}`: line {number} is no JSON object")
+            continue
+        kind, text = str(row.get("kind")), str(row.get("text"))
+        if kind not in get_args(EventKind):  # a word of the run's own
+            kind, text = "phase", f"{kind}: {text}"
+        yield Event(cast(EventKind, kind), step_number(row.get("step")), text, name)
