@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from firstbad import __version__
 from firstbad.agent.incident import Incident
 from firstbad.agent.progress import OnProgress, Progress, silent
-from firstbad.tools.errors import ToolInputError, UserError
+from firstbad.agent.reading import saved_evidence
+from firstbad.tools.errors import ToolInputError
 from firstbad.tools.evidence import Evidence, Scalar
 from firstbad.tools.registry import find_tool, run_tool
 from firstbad.tools.run import Run
@@ -57,22 +58,6 @@ class EvidenceStore:
 
     def _next_id(self) -> str:
         return f"E{max((int(i[1:]) for i in self._by_id), default=0) + 1}"
-
-
-def saved_evidence(incident: Incident) -> Iterable[Evidence]:
-    """All evidence of an incident folder, in order of its ids.
-
-    Raises:
-        UserError: a file is not a record of evidence.
-    """
-    for evidence_id in incident.evidence_ids():
-        try:
-            yield Evidence.model_validate_json(incident.evidence_text(evidence_id))
-        except (ValidationError, UnicodeDecodeError) as error:
-            place = incident.evidence_folder / f"{evidence_id}.json"
-            raise UserError(
-                f"`{place}` is no record of evidence; remove it, then resume"
-            ) from error
 
 
 def measure(run: Run, tool: str, args: Mapping[str, Scalar], evidence_id: str) -> Evidence:

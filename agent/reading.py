@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from firstbad import __version__
 from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.playbooks.results import Verdict, Waiver
 from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Evidence
 
 if TYPE_CHECKING:
     from firstbad.playbooks.loader import Loaded
@@ -40,6 +42,22 @@ def waivers_in(record: IncidentRecord) -> list[Waiver]:
     except ValidationError as error:
         wrong = f"incident.json of `{record.id}`: not of the expected form at `waivers`"
         raise UserError(wrong) from error
+
+
+def saved_evidence(incident: Incident) -> Iterable[Evidence]:
+    """All evidence of an incident folder, in order of its ids.
+
+    Raises:
+        UserError: a file is not a record of evidence.
+    """
+    for evidence_id in incident.evidence_ids():
+        try:
+            yield Evidence.model_validate_json(incident.evidence_text(evidence_id))
+        except (ValidationError, UnicodeDecodeError) as error:
+            place = incident.evidence_folder / f"{evidence_id}.json"
+            raise UserError(
+                f"`{place}` is no record of evidence; remove it, then resume"
+            ) from error
 
 
 def playbook_of(record: IncidentRecord) -> Loaded:

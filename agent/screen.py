@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from firstbad.agent.console import paint, table, width, wrap
-from firstbad.agent.evidence_store import saved_evidence
 from firstbad.agent.incident import Incident
 from firstbad.agent.memo.head import FirstPage, first_page
 from firstbad.agent.memo.words import Row
 from firstbad.agent.plain import plain
+from firstbad.agent.reading import saved_evidence
 from firstbad.playbooks.results import Verdict
 
 OUTCOME_STYLES = {"incident": "red", "healthy": "green", "undetermined": "yellow"}

@@ -83,7 +83,7 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
     return Measured(
         metrics,
         f"KL weight {beta:g}, KL {number(late, digits=3)} nats per token: {percent(used)} of the "
-        "KL that a converged policy would spend; from the first to the last third the reward moves "
-        f"by {metrics.reward_gain:+.1f} times its spread from step to step",
+        "KL budget is used; from the first to the last third the reward moves by "
+        f"{metrics.reward_gain:+.1f} times its spread from step to step",
         signal="share of the KL budget",
     )

@@ -33,10 +33,10 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "two estimates of the KL divergence from the same sampled tokens; they agree when the "
         "tokens come from the policy that scores them",
     ),
-    "KL that a converged policy would spend": (
-        r"\bconverged policy would spend\b|\bKL budget\b",
-        "mean squared advantage / (2 beta^2), per answer: near 100 % the KL weight alone holds the "
-        "policy in place",
+    "KL budget": (
+        r"\bKL budget\b",
+        "the KL per answer that a converged policy would spend, mean squared advantage / "
+        "(2 beta^2); near 100 % the KL weight alone holds the policy in place",
     ),
     "loss mask": (r"\bloss mask\b", "which tokens the loss is computed on"),
     "nats": (r"\bnats\b", "natural units of log-probability: 0.1 nats is a factor of 1.1"),

@@ -60,6 +60,6 @@ def reads(found: Evidence, all_files: Sequence[Folder]) -> tuple[Reads, ...]:
 
 def _by_folder(sources: Iterable[Source]) -> list[tuple[str, list[Source]]]:
     found: dict[str, list[Source]] = {}
-    for source in sources:
+    for source in sorted(sources, key=lambda s: s.ref):
         found.setdefault(source.ref.rpartition("/")[0] + "/", []).append(source)
     return [(name if name != "/" else "./", found[name]) for name in sorted(found)]

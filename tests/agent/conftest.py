@@ -31,7 +31,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    registry.tools()  # they register once in a process, and not into the table below
+    registry.tools()  # imported once a process: now, or never after this test
     monkeypatch.setattr(registry, "_TABLE", {})
     monkeypatch.setattr(registry, "_MODULES", ())
     module.register()
