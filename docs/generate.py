@@ -207,6 +207,8 @@ def playbook_fields() -> str:
         (model.Note, "item of `notes`"),
         (model.Link, "item of `leads_to`"),
         (model.Symptom, "item of `symptoms`"),
+        (model.Claim, "item of `complaints`"),
+        (model.Unbuilt, "item of `unbuilt`"),
         (model.Decision, "item of `decisions`"),
     ):
         told = field_texts(kind)

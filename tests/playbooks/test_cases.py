@@ -40,7 +40,7 @@ LEADING = {
     "finch": ("incident", "opt.data_reuse", 17),
     "gecko": ("incident", "grad.frozen", 2),
     "gull": ("incident", "data.sampling", 45),
-    "hare": ("healthy", None, None),  # no check reads what its optimizer state lost
+    "hare": ("incident", "opt.state_mismatch", 61),
     "hyena": ("incident", "opt.step_too_large", 4),
     "ibex": ("incident", "prob.positions", 1),
     "jackal": ("incident", "reward.hack_length", 1),
