@@ -135,14 +135,18 @@ class Claim(Strict):
     answered_by: str = ""
     """`layer.check` whose direct pass excludes the faults that look like this; empty: none does."""
     answers: tuple[Note, ...] = ()
+    """Sentences that answer the claim where its bounds hold, said beside the outcome."""
 
 
 class Unbuilt(Strict):
     """A measure that no check of this playbook takes: named among what was not checked."""
 
     layer: Name
+    """Id of the layer it would belong to."""
     check: Name
+    """What the check would be called."""
     why: str
+    """Why it is not checked, and what stays unknown."""
 
 
 class Decision(Strict):
