@@ -20,7 +20,7 @@ def notes_on(claims: Iterable[Claim], seen: Seen) -> Iterable[Note]:
         if _contradicted(claim, seen):
             yield Note(
                 when={},
-                say=f"The complaint says that {claim.says}; the log shows no lasting change of it.",
+                say=f"The complaint says that {claim.says}; no lasting change of that kind is logged.",
             )
         yield from (note for note in claim.answers if all_hold(note.when, seen))
 
