@@ -60,7 +60,7 @@ def test_a_restart_is_a_resume_with_the_settings_of_the_later_process(tmp_path: 
 def test_a_record_that_was_not_closed_says_so(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.scalars(1, reward=0.5)
-    recorder.scalars(2, reward="much")  # type: ignore[arg-type]
+    recorder.scalars(2, reward="much")
     run = open_run(str(tmp_path))
     notes = {note.code: note.text for note in run.notes}
     assert "not closed" in notes["not_closed"]
