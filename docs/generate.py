@@ -78,6 +78,10 @@ PLAIN_FIELDS = {
     "Symptom.seen": "what is seen",
     "Symptom.when": "bounds that must all hold",
     "Symptom.suspects": "layers to look at closely",
+    "Claim.answers": "notes said when the complaint makes the claim and their bounds hold",
+    "Unbuilt.layer": "layer of the walk that would take the measure",
+    "Unbuilt.check": "name of the measure",
+    "Unbuilt.why": "why it is not taken, and what stays unknown",
     "Decision.result": "what was found",
     "Decision.causes": "causes to which the row belongs",
     "Decision.conclusion": "what that means",
@@ -206,6 +210,8 @@ def playbook_fields() -> str:
         (model.Note, "item of `notes`"),
         (model.Link, "item of `leads_to`"),
         (model.Symptom, "item of `symptoms`"),
+        (model.Claim, "item of `complaints`"),
+        (model.Unbuilt, "item of `unbuilt`"),
         (model.Decision, "item of `decisions`"),
     ):
         told = field_texts(kind)

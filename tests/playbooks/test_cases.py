@@ -30,6 +30,7 @@ BOUNDED = [
 WITHOUT_A_FAILING_RUN = {
     "accumulation.gradient_arrives",
     "records.groups",
+    "optimizer.state",
     "records.logged_means",
     "reward.form_pay",
 }
