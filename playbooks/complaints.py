@@ -18,10 +18,10 @@ def notes_on(claims: Iterable[Claim], seen: Seen) -> Iterable[Note]:
     """What the log says to the claims: that it shows no such thing, or an answer."""
     for claim in claims:
         if _contradicted(claim, seen):
-            yield Note(
-                when={},
-                say=f"The complaint says that {claim.says}; no lasting change of that kind is logged.",
+            text = (
+                f"The complaint says that {claim.says}; no lasting change of that kind is logged."
             )
+            yield Note(when={}, say=text)
         yield from (note for note in claim.answers if all_hold(note.when, seen))
 
 

@@ -193,8 +193,8 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         supports=tuple(dict.fromkeys([*broken, *named])) or result.evidence,
         contradicts=tuple(dict.fromkeys(against)),
         confidence=confidence,
-        refuted_by=cause.refuted_by,
-        remedy=cause.remedy,
+        refuted_by=pointer.refuted_by or cause.refuted_by,
+        remedy=pointer.remedy or cause.remedy,
         remedy_kind=cause.remedy_kind,
         dilutes=cause.dilutes,
         ruled_out=tuple(

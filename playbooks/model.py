@@ -53,6 +53,10 @@ class Pointer(Strict):
     """Bounds that, where they hold, speak against the cause and lower the confidence."""
     ruled_out: dict[str, Bounds] = {}
     """Look-alike sentence -> bounds that strike it out when they all hold."""
+    remedy: str = ""
+    """What fixes it, where this form of the cause wants another remedy than the cause's own."""
+    refuted_by: str = ""
+    """What would refute it, where that is another thing than for the cause."""
 
 
 class Ask(Strict):

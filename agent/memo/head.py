@@ -129,17 +129,22 @@ def _actions(
         yield Row("only dilutes", dilutes)
 
 
+def _since(onset: Onset) -> str:
+    """From where on a checkpoint may carry the fault; empty where that is from the first step."""
+    if onset.first_bad is None or onset.from_start:
+        return ""
+    if onset.sampled:
+        quiet = onset.bracket_start
+        return "" if quiet is None else f" after step {step(quiet)}"
+    return f" from step {step(onset.first_bad)} on"
+
+
 def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     seen = max((e.window.last for e in evidence.values() if e.window), default=None)
     until = f"; last step seen {step(seen)}" if seen is not None else ""
     if any((e.metrics or {}).get("ended") is True for e in evidence.values()):
-        since = (
-            ""
-            if onset.first_bad is None or onset.from_start
-            else f" from step {step(onset.first_bad)} on"
-        )
         at = f" at step {step(seen)}" if seen is not None else ""
-        return f"training has ended{at}: use no checkpoint{since}"
+        return f"training has ended{at}: use no checkpoint{_since(onset)}"
     if onset.from_start:
         return f"the run, if it still trains: every step carries the fault{until}"
     if onset.first_bad is None:

@@ -211,6 +211,20 @@ def test_a_failed_layer_leads(verdict: MakeVerdict) -> None:
     assert found.conditional_on == ()
 
 
+def test_a_form_of_a_cause_may_have_its_own_remedy_and_refutation(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    layers = copy.deepcopy(small.LAYERS)
+    usual = verdict(rows=BROKEN_ROWS).leading
+    (checks,) = (layer["checks"] for layer in layers if layer["id"] == "records")
+    checks[0]["points_to"][0] |= {"remedy": "sort them again", "refuted_by": "rows in order"}
+    found = verdict(book=small.book(layers), rows=BROKEN_ROWS).leading
+    assert usual is not None
+    assert found is not None
+    assert (found.remedy, found.refuted_by) == ("sort them again", "rows in order")
+    assert "sort" not in usual.remedy
+
+
 def test_a_failed_layer_leads_over_an_earlier_fact_that_is_not_linked_to_it(
     verdict: MakeVerdict,
 ) -> None:
