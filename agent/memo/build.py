@@ -49,7 +49,7 @@ from firstbad.tools.numbers import number
 from firstbad.tools.run import Run
 
 FEW, MANY = 12, 200
-"""Files of a list that Markdown names: beside the evidence, and under Files."""
+"""Files of a list that a memo names: Markdown beside the evidence, and both under Files."""
 
 _WINDOWS = {
     "onset": "onset found",
@@ -83,7 +83,7 @@ def build_memo(
     page, text = environments()
     known = dict.fromkeys(evidence)
     html = page.get_template("memo.html.j2").render(
-        v=view, known=known, style=Markup(style), style_digest=digest
+        v=view, known=known, style=Markup(style), style_digest=digest, many=MANY
     )
     return Memo(
         markdown=_tidy(text.get_template("memo.md.j2").render(v=view)),
@@ -97,6 +97,7 @@ def environments() -> tuple[Environment, Environment]:
     settings: dict[str, Any] = {
         "loader": PackageLoader("firstbad.agent.memo", "templates"),
         "undefined": StrictUndefined,
+        "optimized": False,  # folding constants would take longer than it saves: used once
         "trim_blocks": True,
         "lstrip_blocks": True,
         "keep_trailing_newline": True,

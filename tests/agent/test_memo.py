@@ -663,6 +663,18 @@ def test_every_source_file_is_named_with_its_digest_and_long_lists_are_counted()
         assert re.search(r"40 of the 120 files of completions/ +that are listed", shown)
 
 
+def test_a_long_run_makes_no_long_memo() -> None:
+    rows = tuple(
+        Source(kind="rollouts", ref=f"completions/{step}.parquet", digest=f"sha256:{step:016x}")
+        for step in range(1, 5001)
+    )
+    made = memo(found={**case_evidence(), "E2": evidence("E2", "check_rows", "rows", sources=rows)})
+    for shown in (text_of(made.html), made.markdown):
+        assert "sha256:00000000000000c8" in shown  # the 200th
+        assert "sha256:00000000000000c9" not in shown
+        assert "first 200" in shown.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_other_findings_say_what_they_are_to_the_leading_one() -> None:
     shown = text_of(memo().html)
     assert "collapse.all_wrong mechanism of the leading finding, layer samples" in shown
