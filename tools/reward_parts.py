@@ -243,9 +243,8 @@ def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float 
             ]
         )
         total = variances.sum(axis=0)
-        shares.extend(
-            (variances[list(rewards).index(outcome)] / np.maximum(total, 1e-12))[total > 1e-12]
-        )
+        spread = (total > 1e-12) & np.isfinite(total)
+        shares.extend(variances[list(rewards).index(outcome)][spread] / total[spread])
     return _r(float(np.mean(shares))) if shares else None
 
 

@@ -14,7 +14,9 @@ from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
 from firstbad.tools.readers.arrow import first_part
 from firstbad.tools.readers.grouping import group_rows
+from firstbad.tools.readers.log import number
 from firstbad.tools.readers.repeats import Repeats
+from firstbad.tools.readers.rows import repeated
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
 from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
@@ -72,6 +74,7 @@ class _Completions:
             return RolloutBatch(step, (), (), np.empty(0, np.int64), {})
 
     def _batch(self, step: int, table: Any) -> RolloutBatch:
+        table = self._once(step, table)
         names = set(table.column_names)
         if "completion" not in names:
             raise UserError(f"`{self._files[step].name}` has no column `completion`")
@@ -92,6 +95,16 @@ class _Completions:
             gold=self._gold(table, prompts),
         )
 
+    def _once(self, step: int, table: Any) -> Any:
+        """Without columns whose name another one has: Arrow finds neither by that name."""
+        twice = repeated(table.column_names)
+        if not twice:
+            return table
+        name = self._files[step].name
+        self._root.note("columns_twice", f"`{name}`: several columns {twice}; the first is read")
+        names = table.column_names
+        return table.select([i for i, name in enumerate(names) if names.index(name) == i])
+
     def _rewards(self, table: Any) -> list[str]:
         """Columns of reward functions: those that the metrics name, else all floating ones."""
         import pyarrow as pa
@@ -99,8 +112,7 @@ class _Completions:
         numeric = [
             field.name
             for field in table.schema
-            if (pa.types.is_floating(field.type) or pa.types.is_boolean(field.type))
-            and field.name not in ("step", *_ADVANTAGE)
+            if _holds_scores(field.type) and field.name not in ("step", *_ADVANTAGE)
         ]
         # A reward that no row of the step got is stored as a column of nulls.
         nulls = [f.name for f in table.schema if pa.types.is_null(f.type)]
@@ -122,15 +134,27 @@ class _Completions:
         return self._answers.of(prompts, _last_messages(table, prompts))
 
 
+def _holds_scores(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    fits = (pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(fit(kind) for fit in fits)
+
+
 def _numbers(table: Any, name: str) -> FloatArray:
-    """A column as float64, NaN where a row has no value."""
+    """A column as float64, NaN where a row has no value, or none that is a number."""
     import pyarrow as pa
 
     column = table.column(name)
     if pa.types.is_boolean(column.type):  # a judgement of right or wrong
         column = column.cast(pa.int8())
-    column = column.cast(pa.float64())
-    return np.asarray(column.to_numpy(), np.float64)
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
+    except (pa.ArrowException, ValueError, NotImplementedError):
+        values = (number(value) for value in column.to_pylist())
+        return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def _last_messages(table: Any, prompts: Sequence[str]) -> Sequence[str]:
