@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.arrow import first_part, open_parquet, read_parquet
+from firstbad.tools.readers.arrow import column_values, first_part, open_parquet, read_parquet
 from firstbad.tools.readers.jsonish import decode, flatten, lines, parse
 
 Row = dict[str, object]
@@ -196,7 +196,7 @@ def _is_number(text: str) -> bool:
 
 def _parquet_rows(table: object) -> Iterator[Row]:
     names = table.schema.names  # type: ignore[attr-defined]
-    columns = [column.to_pylist() for column in table.columns]  # type: ignore[attr-defined]
+    columns = [column_values(column) for column in table.columns]  # type: ignore[attr-defined]
     if repeated(names):  # the first of a name counts
         names, columns = names[::-1], columns[::-1]
     return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))

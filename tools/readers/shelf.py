@@ -12,7 +12,7 @@ from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
-from firstbad.tools.readers.arrow import MAX_ROWS, open_parquet
+from firstbad.tools.readers.arrow import MAX_ROWS, column_values, open_parquet
 from firstbad.tools.readers.jsonish import decode, loads
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.repeats import Repeats
@@ -177,7 +177,7 @@ def _parquet_index(file: File, key: str) -> dict[int, Fetch]:
             column = pa.array([step_number(value) for value in column.to_pylist()], pa.int64())
         table = table.filter(pc.equal(column, step))[: MAX_ROWS + 1]
         names = table.column_names
-        columns = [column.to_pylist() for column in table.columns]
+        columns = [column_values(column) for column in table.columns]
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
     return {step: partial(fetch, step) for step in groups}

@@ -158,3 +158,25 @@ def test_a_note_is_one_line(tmp_path: Path, make: Any) -> None:
     run = open_run(str(tmp_path))
     assert run.notes
     assert not [n for n in run.notes if "\n" in n.text]
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "rollouts.parquet", "rollouts/1.parquet"])
+def test_times_that_python_cannot_hold_cost_only_themselves(tmp_path: Path, name: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    when = {
+        "zone": pa.array([0, 0], pa.timestamp("us", tz="Nowhere/Land")),
+        "far": pa.array([2**62, 2**62], pa.timestamp("us")),
+    }
+    text = {} if name.startswith("metrics") else {"prompt": ["p", "p"], "completion": ["a", "b"]}
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"step": [1, 1], "reward": [0.5, 0.25], **text, **when}), path)
+    run = open_run(str(tmp_path))
+    if text:
+        batch = run.rollouts.batch(1)
+        assert batch.total is not None
+        assert batch.total.tolist() == [0.5, 0.25]
+    else:
+        assert run.signals.known["reward_mean"].values.tolist() == [0.25]
