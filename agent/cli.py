@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, TextIO
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         _never_fail_to_print(stream)
+    # Numbers that overflow stand in the evidence; the terminal is no place for numpy's remarks.
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -52,7 +52,7 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
     squares, spreads = [], []
     for batch in run.rollouts.batches(run.rollouts.steps[-max(1, len(run.rollouts.steps) // 3) :]):
         total = total_reward(run, batch)
-        if batch.advantage is None or total is None:
+        if batch.advantage is None or total is None or not np.isfinite(batch.advantage).any():
             continue
         squares.append(float(np.nanmean(batch.advantage**2)))
         whole = whole_rows(run, batch)

@@ -26,6 +26,7 @@ _MAY_HOLD = frozenset(
         *(".log", ".out", ".err", ".txt", ".npz", ".safetensors"),
     )
 )
+_LONGEST_NOTE = 1_000
 _NUMBER = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
@@ -96,8 +97,8 @@ class Root:
         return real
 
     def note(self, code: str, text: str) -> None:
-        """Remember something for the user, once."""
-        found = Note(code, text)
+        """Remember something for the user, once; names in it may hold line ends."""
+        found = Note(code, " ".join(text.split())[:_LONGEST_NOTE])
         if found in self.notes:
             return
         self.notes.append(found)

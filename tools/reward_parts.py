@@ -249,7 +249,7 @@ def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float 
     spreads = [group_spread(np.nan_to_num(rows.part(name)), rows.group) for name in names]
     variances = (weights[:, None] * np.stack(spreads)) ** 2
     total = variances.sum(axis=0)
-    vary = total > 1e-12
+    vary = (total > 1e-12) & np.isfinite(total)
     share = variances[names.index(outcome)][vary] / total[vary]
     return _r(float(share.mean())) if vary.any() else None
 

@@ -261,6 +261,8 @@ class Captures:
         return capture
 
 
+LARGEST_SETTING = 1e15
+"""No batch, length or rate comes near it: what is larger, or not finite, is a writer's mistake."""
 TRAINER_KEYS = (
     "beta",
     "gradient_accumulation_steps",
@@ -287,11 +289,11 @@ class Config:
         return any(name in self.values for name in TRAINER_KEYS)
 
     def number(self, name: str) -> float | None:
-        """A numeric setting, or None when absent, null or not a number."""
+        """A numeric setting, or None when absent, null, or no number that a setting can be."""
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
-        return float(value)
+        return float(value) if abs(value) < LARGEST_SETTING else None  # NaN is not below it
 
     def text(self, name: str) -> str | None:
         """A text setting, or None."""

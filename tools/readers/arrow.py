@@ -44,6 +44,19 @@ def read_parquet(path: Path, name: str, columns: list[str] | None = None) -> Any
         return _whole(file, columns)
 
 
+def column_values(column: Any) -> list[object]:
+    """The values of a column; None for all where Python has none for their type.
+
+    Times in a zone that is not known here, or before the year 1, are of that kind.
+    """
+    import pyarrow as pa
+
+    try:
+        return list(column.to_pylist())
+    except (pa.ArrowException, ValueError, KeyError, OverflowError):
+        return [None] * len(column)
+
+
 def first_part(path: Path, name: str) -> tuple[Any, int]:
     """The table of a Parquet file up to MAX_ROWS rows and MAX_TEXT_BYTES, and how many rows it has.
 

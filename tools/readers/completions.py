@@ -16,7 +16,9 @@ from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
 from firstbad.tools.readers.arrow import first_part
 from firstbad.tools.readers.grouping import group_rows
+from firstbad.tools.readers.log import number
 from firstbad.tools.readers.repeats import Repeats
+from firstbad.tools.readers.rows import repeated
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
 from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
@@ -79,7 +81,7 @@ class _Completions:
             yield from self._taken(reading)
 
     def _taken(self, reading: list[tuple[int, Future[Any]]]) -> Iterator[RolloutBatch]:
-        read = [(step, table.result()) for step, table in reading]
+        read = [(step, self._checked(step, file.result())) for step, file in reading]
         # Text columns become Python strings several times faster for many steps at once.
         for _, alike in groupby(read, key=lambda pair: getattr(pair[1], "schema", None)):
             yield from self._converted(list(alike))
@@ -101,18 +103,25 @@ class _Completions:
             yield block
 
     def _table(self, step: int) -> Any:
-        """The table of a step, or the error that stands in its way."""
+        """Table and number of rows of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table, rows = first_part(file.path, file.name)
+            return first_part(file.path, file.name)
         except _UNREADABLE as error:
             return error
+
+    def _checked(self, step: int, found: Any) -> Any:
+        """The table, or the error; what was left out of it is noted, in the order of steps."""
+        if isinstance(found, Exception):
+            return found
+        table, rows = found
+        name = self._files[step].name
         if "completion" not in table.column_names:
-            return UserError(f"`{file.name}` has no column `completion`")
+            return UserError(f"`{name}` has no column `completion`")
         if table.num_rows < rows:
-            text = f"`{file.name}`: the first {table.num_rows:,} of {rows:,} rows were read"
+            text = f"`{name}`: the first {table.num_rows:,} of {rows:,} rows were read"
             self._root.note("rows_cut", text)
-        return table
+        return self._once(name, table)
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
         """Batches of steps whose tables have the same columns; empty ones for what is no table."""
@@ -157,6 +166,15 @@ class _Completions:
                 gold=None if gold is None else gold[rows],
             )
 
+    def _once(self, name: str, table: Any) -> Any:
+        """Without columns whose name another one has: Arrow finds neither by that name."""
+        twice = repeated(table.column_names)
+        if not twice:
+            return table
+        self._root.note("columns_twice", f"`{name}`: several columns {twice}; the first is read")
+        names = table.column_names
+        return table.select([i for i, column in enumerate(names) if names.index(column) == i])
+
     def _rewards(self, table: Any) -> list[str]:
         """Columns of reward functions: those that the metrics name, else all floating ones."""
         import pyarrow as pa
@@ -164,8 +182,7 @@ class _Completions:
         numeric = [
             field.name
             for field in table.schema
-            if (pa.types.is_floating(field.type) or pa.types.is_boolean(field.type))
-            and field.name not in ("step", *_ADVANTAGE)
+            if _holds_scores(field.type) and field.name not in ("step", *_ADVANTAGE)
         ]
         # A reward that no row of the step got is stored as a column of nulls.
         nulls = [f.name for f in table.schema if pa.types.is_null(f.type)]
@@ -187,15 +204,27 @@ class _Completions:
         return self._answers.of(prompts, _last_messages(table, prompts))
 
 
+def _holds_scores(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    fits = (pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(fit(kind) for fit in fits)
+
+
 def _numbers(table: Any, name: str) -> FloatArray:
-    """A column as float64, NaN where a row has no value."""
+    """A column as float64, NaN where a row has no value, or none that is a number."""
     import pyarrow as pa
 
     column = table.column(name)
     if pa.types.is_boolean(column.type):  # a judgement of right or wrong
         column = column.cast(pa.int8())
-    column = column.cast(pa.float64())
-    return np.asarray(column.to_numpy(), np.float64)
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
+    except (pa.ArrowException, ValueError, NotImplementedError):
+        values = (number(value) for value in column.to_pylist())
+        return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def _last_messages(table: Any, prompts: Sequence[str]) -> Sequence[str]:

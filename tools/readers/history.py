@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import numpy as np
 
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.jsonish import decode, salvage_rows
+from firstbad.tools.readers.jsonish import decode, loads, salvage_rows
 from firstbad.tools.readers.log import Log, number, step_number
 from firstbad.tools.readers.steps import note_gaps
 from firstbad.tools.run import Event
@@ -106,7 +105,7 @@ def _states(root: Root, history: History) -> list[_State]:
 def _rows(root: Root, state: _State, settings: Row) -> list[Row]:
     text, _ = decode(state.data)
     try:
-        value = json.loads(text)
+        value = loads(text)
     except (ValueError, RecursionError):
         rows = salvage_rows(text, "log_history")
         root.note("file_cut", f"`{state.file.name}` is cut off: {len(rows)} rows could be read")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from firstbad.tools.errors import UserError
 
@@ -39,6 +40,24 @@ def decode(data: bytes) -> tuple[str, str | None]:
     return text, "UTF-8, its unreadable bytes replaced"
 
 
+def loads(text: str) -> Any:
+    """`json.loads`, with integers of thousands of digits as infinite rather than as an error.
+
+    Raises:
+        ValueError, RecursionError: not JSON.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python refuses to read an integer of more than 4,300 digits
+        return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) < 4000 else float(digits)
+
+
 def parse(data: bytes, name: str) -> object:
     """The value of a JSON file.
 
@@ -47,7 +66,7 @@ def parse(data: bytes, name: str) -> object:
     """
     text, _ = decode(data)
     try:
-        return json.loads(text)
+        return loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"`{name}` is not JSON: {_short(error)}") from None
 
@@ -84,7 +103,7 @@ def lines(text: str) -> Iterator[tuple[int, dict[str, object] | None]]:
 
 def _one(line: str) -> object:
     try:
-        return json.loads(line)
+        return loads(line)
     except (ValueError, RecursionError):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import groupby
 from typing import cast
 
@@ -20,7 +21,7 @@ def number(value: object) -> float | None:
     """A logged value as a float (NaN and Inf included); None when it is missing or no number."""
     if type(value) is float:
         return value
-    if isinstance(value, (bool, int, float, np.number)):
+    if isinstance(value, (bool, int, float, np.number, Decimal)):
         try:
             return float(value)
         except OverflowError:

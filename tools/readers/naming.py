@@ -8,6 +8,9 @@ from firstbad.tools.readers.aliases import Alias, alias_of, sums_of, unit_of
 from firstbad.tools.readers.log import Log
 from firstbad.tools.run import FloatArray, IntArray, Note, Signal, Signals
 
+LARGEST = 1e100
+"""No trainer's float32 holds it: what is larger has overflowed, as Inf has."""
+
 
 def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
     """The signals of a log; a key that no alias explains is kept as unknown."""
@@ -53,7 +56,7 @@ def _signal(
             values = np.log(values)
     if alias is not None and alias.scale != 1.0:
         values = values * alias.scale
-    finite = np.isfinite(values)
+    finite = np.abs(values) < LARGEST  # False for NaN
     return Signal(
         name=name,
         steps=steps[finite],

@@ -89,7 +89,6 @@ def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
     if file is None or data is None:
         return
     record.files.add(name)
-    record.sources.append(root.source(file, "events", data))
     for number, row in lines(decode(data)[0]):
         if row is None:
             root.note("lines_skipped", f"`{name}`: line {number} is no JSON object")

@@ -6,11 +6,12 @@ import csv
 import io
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.arrow import first_part, open_parquet, read_parquet
+from firstbad.tools.readers.arrow import column_values, first_part, open_parquet, read_parquet
 from firstbad.tools.readers.jsonish import decode, flatten, lines, parse
 
 Row = dict[str, object]
@@ -150,6 +151,8 @@ def _columns_as_rows(row: Row) -> Iterable[Row]:
 
 def _csv_rows(root: Root, file: File, text: str) -> Iterator[Row]:
     text = text.replace("\0", "")
+    if "\n" not in text:
+        text = text.replace("\r", "\n")
     header_line = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(",;\t|", key=header_line.count)
     before = csv.field_size_limit(_MAX_CELL)
@@ -163,6 +166,8 @@ def _csv_rows(root: Root, file: File, text: str) -> Iterator[Row]:
     header = [name.strip() for name in cells[0]]
     if all(_is_number(name) for name in header):
         raise UserError(f"`{file.name}` has no header line")
+    if twice := repeated(header):
+        root.note("columns_twice", f"`{file.name}`: several columns {twice}; the first is read")
     width = len(header)
     if len(cells[-1]) < width and len(cells) > 1:
         cells.pop()
@@ -170,7 +175,15 @@ def _csv_rows(root: Root, file: File, text: str) -> Iterator[Row]:
     ragged = sum(len(row) != width for row in cells)
     if ragged:
         root.note("lines_ragged", f"`{file.name}`: {ragged} lines have other than {width} cells")
+    if twice:  # of pairs with one key a dict keeps the last
+        return (dict([*zip(header, row, strict=False)][::-1]) for row in cells[1:])
     return (dict(zip(header, row, strict=False)) for row in cells[1:])
+
+
+def repeated(names: Iterable[str]) -> str:
+    """Names that stand more than once, listed; empty when there are none."""
+    counts = Counter(names)
+    return ", ".join(f"`{name}`" for name, count in counts.items() if count > 1)
 
 
 def _is_number(text: str) -> bool:
@@ -183,7 +196,9 @@ def _is_number(text: str) -> bool:
 
 def _parquet_rows(table: object) -> Iterator[Row]:
     names = table.schema.names  # type: ignore[attr-defined]
-    columns = [column.to_pylist() for column in table.columns]  # type: ignore[attr-defined]
+    columns = [column_values(column) for column in table.columns]  # type: ignore[attr-defined]
+    if repeated(names):  # the first of a name counts
+        names, columns = names[::-1], columns[::-1]
     return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,8 +11,8 @@ from functools import partial
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
-from firstbad.tools.readers.arrow import MAX_ROWS, open_parquet
-from firstbad.tools.readers.jsonish import decode
+from firstbad.tools.readers.arrow import MAX_ROWS, column_values, open_parquet
+from firstbad.tools.readers.jsonish import decode, loads
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
@@ -160,7 +159,7 @@ def _jsonl_index(root: Root, file: File, key: str) -> dict[int, Fetch]:
 
 def _loads(line: bytes) -> Row | None:
     try:
-        value = json.loads(decode(line)[0]) if line.strip() else None
+        value = loads(decode(line)[0]) if line.strip() else None
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -176,12 +175,16 @@ def _parquet_index(file: File, key: str) -> dict[int, Fetch]:
                 groups[step].add(group)
 
     def fetch(step: int) -> list[Row]:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         table = opened.read_row_groups(sorted(groups[step]))
-        table = table.filter(pc.equal(table.column(key), step))[: MAX_ROWS + 1]
+        column = table.column(key)
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            column = pa.array([step_number(value) for value in column.to_pylist()], pa.int64())
+        table = table.filter(pc.equal(column, step))[: MAX_ROWS + 1]
         names = table.column_names
-        columns = [column.to_pylist() for column in table.columns]
+        columns = [column_values(column) for column in table.columns]
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
     return {step: partial(fetch, step) for step in groups}

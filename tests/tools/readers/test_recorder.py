@@ -36,7 +36,7 @@ def test_settings_and_events(tmp_path: Path) -> None:
     assert run.config.number("beta") == 0.04
     assert run.config.number("optim.lr") == 1e-6
     assert run.config.text("hub_token") == "<hidden>"
-    assert [s.ref for s in run.config.sources] == ["run.json", "events.jsonl"]
+    assert [s.ref for s in run.config.sources] == ["run.json"]
     assert told(run) == [
         ("phase", 1, "hard problems"),
         ("warning", 1, "verifier timed out"),
