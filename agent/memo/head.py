@@ -221,6 +221,9 @@ def _unread(verdict: Verdict) -> str:
         told.append(f"{names(waiting)} (waiting for {names(list(waits_for))})")
     if undecided:
         told.append(f"{names(undecided)} (no or too little data)")
+    walked = {(c.layer, c.check) for c in verdict.checks}
+    if unbuilt := [n.layer for n in verdict.not_checked if (n.layer, n.check) not in walked]:
+        told.append(f"{names(list(dict.fromkeys(unbuilt)))} (not built in this version)")
     return "; ".join(told) or "nothing that the playbook asks for was left out"
 
 

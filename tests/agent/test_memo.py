@@ -561,6 +561,9 @@ def test_what_is_named_as_not_checked_was_not_read() -> None:
     alone = incident(checks=CHECKS[:-1], findings=(LEADING,))
     assert first_page(alone, {}).unread == "`samples` (waiting for `reward`)"
     assert first_page(healthy(), {}).unread == "nothing that the playbook asks for was left out"
+    unbuilt = NotChecked(layer="shaping", check="update_size", why="not built in this version")
+    lacking = healthy().model_copy(update={"not_checked": (unbuilt,)})
+    assert first_page(lacking, {}).unread == "`shaping` (not built in this version)"
 
 
 def test_no_line_ends_between_a_number_and_its_unit() -> None:
