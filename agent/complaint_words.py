@@ -47,7 +47,7 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"|went down|go(?:es)? down|going down|down|declin\w+|decreas\w+|degrad\w+"
         r"|worse|tank(?:ed|s)?"
         r"|plung\w+|plummet\w*|shr[aiu]nk\w*|dips?|dipped|lower|sank|(?:went|goes"
-        r"|going|gone) to (?:0|zero)|vanish\w*|dies|died",
+        r"|going|gone) to (?:0|zero|the floor)|vanish\w*|dies|died",
         "下降|下跌|掉|跌|降|崩|变差|暴跌|骤降|减小|减少|坍塌|塌",
     ),
     "up": _words(
@@ -131,7 +131,8 @@ ALONE: dict[str, re.Pattern[str]] = {
     "nan": _words(r"nans?|infs?|infinity|non-?finite|overflow\w*", "非数|溢出"),
     "garbage_text": _words(
         r"garbage|gibberish|random (?:characters|tokens|text)|exclamation marks|mixed languages?"
-        r"|repeat(?:s|ing|ed)?|repetiti(?:on|ve)|nonsense|incoherent|babbl\w+",
+        r"|repeat(?:s|ing|ed)?|repetiti(?:on|ve)|nonsense|incoherent|babbl\w+"
+        r"|(?:text|outputs?|completions?|samples?) (?:\w+ ){1,3}(?:strange|weird|odd)",
         "乱码|胡言乱语|重复|感叹号|混杂|语无伦次|复读",
     ),
     "engine_mismatch": _words(

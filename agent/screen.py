@@ -48,7 +48,8 @@ def _headline(page: FirstPage) -> Iterator[str]:
 
 def _facts(page: FirstPage) -> Iterator[str]:
     cause = [Row("cause", f"{page.cause} (layer {page.layer}): {page.wrong}")] if page.cause else []
-    yield from _table([*cause, *page.facts])
+    answers = [Row("on what you said", text) for text in page.answers]
+    yield from _table([*cause, *page.facts, *answers])
 
 
 def _to_do(page: FirstPage) -> Iterator[Row]:

@@ -25,6 +25,15 @@ def notes_on(claims: Iterable[Claim], seen: Seen) -> Iterable[Note]:
         yield from (note for note in claim.answers if all_hold(note.when, seen))
 
 
+def unknown_to(claims: Iterable[Claim], symptoms: Sequence[str]) -> str:
+    """That the playbook looks for no cause of some of what is complained of; empty otherwise."""
+    known = {claim.symptom for claim in claims}
+    named = [symptom.replace("_", " ") for symptom in symptoms if symptom not in known]
+    if not named:
+        return ""
+    return f"The complaint names {', '.join(named)}: no check of this playbook looks for its cause."
+
+
 def left_open(
     claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen
 ) -> list[tuple[Claim, str]]:

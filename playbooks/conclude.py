@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from firstbad.playbooks.causes import causes
-from firstbad.playbooks.complaints import claims_made, left_open, notes_on
+from firstbad.playbooks.complaints import claims_made, left_open, notes_on, unknown_to
 from firstbad.playbooks.gate import Seen, all_hold, observe
 from firstbad.playbooks.loader import PLACE, Loaded
 from firstbad.playbooks.model import Check, Layer, Pointer
@@ -73,8 +73,10 @@ def conclude(
     claims = claims_made(book.complaints, ask.symptoms)
     unanswered = left_open(claims, checks, seen)
     unused = [w.layer for w in waivers if w.layer not in waived]
+    answers = [fill(note.say, seen) for note in notes_on(claims, seen)]
+    if not findings and (unknown := unknown_to(book.complaints, ask.symptoms)):
+        answers.append(unknown)
     notes = (
-        *(fill(note.say, seen) for note in notes_on(claims, seen)),
         *_notes(book.layers, checks, seen),
         *(
             f"The waiver of `{name}` was not used: the layer did not stop the way."
@@ -136,6 +138,7 @@ def conclude(
             for s in book.symptoms
             if all_hold(s.when, seen)
         ),
+        answers=tuple(answers),
         notes=notes,
         conditional_on=tuple(
             f"{name} (waived)" if name in waived else name for name in conditional

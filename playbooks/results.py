@@ -182,6 +182,8 @@ class Verdict(Record):
     """The leading finding first."""
     symptoms: tuple[str, ...] = ()
     """What is seen, and which layers it suggests looking at closely."""
+    answers: tuple[str, ...] = ()
+    """What the record says to the complaint."""
     notes: tuple[str, ...]
     """Looks odd and is normal, with the reason."""
     conditional_on: tuple[str, ...]

@@ -44,6 +44,8 @@ class FirstPage:
     layer: str
     wrong: str
     complaint: str
+    answers: tuple[str, ...]
+    """What the record says to the complaint."""
     facts: tuple[Row, ...]
     actions: tuple[Row, ...]
     requests: tuple[RequestView, ...]
@@ -68,6 +70,7 @@ def first_page(verdict: Verdict, evidence: Mapping[str, Evidence]) -> FirstPage:
         layer=leading.layer if leading else "",
         wrong=cause.wrong if cause else "",
         complaint=brief(verdict.complaint, COMPLAINT),
+        answers=verdict.answers,
         facts=tuple(_facts(verdict, leading)),
         actions=tuple(_actions(verdict, leading, cause, evidence)),
         requests=tuple(_request(r) for r in verdict.requests),

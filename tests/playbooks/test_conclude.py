@@ -150,7 +150,7 @@ def test_a_change_that_was_complained_about_is_normal_only_on_direct_evidence(
     )
     assert found.outcome == outcome
     assert [r.layer for r in found.requests] == (["probability"] if outcome != "healthy" else [])
-    contradicted = any("says that KL rises" in note for note in found.notes)
+    contradicted = any("says that KL rises" in answer for answer in found.answers)
     assert contradicted == (symptoms == ("kl_up",) and rose is False)
     # What rests on a declaration alone is named in the first sentence.
     if outcome == "healthy":
@@ -167,7 +167,20 @@ def test_a_complaint_about_speed_is_answered_and_sets_no_window(
         onset={**STEADY, "timing_rose": rose, "at": 60},
     )
     assert (found.outcome, found.window) == ("healthy", "steady")
-    assert any(said in note for note in found.notes)
+    assert any(said in answer for answer in found.answers)
+
+
+def test_a_complaint_that_no_check_looks_into_is_told_so(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    book = small.book(complaints=CLAIMS)
+    found = verdict(book=book, symptoms=("entropy_down",))
+    assert found.outcome == "healthy"
+    (answer,) = found.answers
+    assert "entropy down: no check of this playbook looks" in answer
+    assert verdict(book=book, symptoms=()).answers == ()
+    # Beside a finding it would only distract.
+    assert verdict(book=book, symptoms=("entropy_down",), rate=JUMP).answers == ()
 
 
 def test_a_failed_check_leads_whatever_was_complained_about(
