@@ -20,6 +20,8 @@ SMALLEST = 1e-9
 """Recomputed losses that vary by less are rounding: -mean(A) of whole groups is 0."""
 FEWEST = 12
 """Steps below which no slope is read."""
+KNOWN = 0.1
+"""Standard error below which a coefficient is told."""
 
 
 class LossIdentity(Dated):
@@ -50,8 +52,8 @@ class LossIdentity(Dated):
     policy_coefficient: float
     """Of the advantage term in a joint fit on the worse side; 1 expected."""
     kl_coefficient: float | None
-    """Of beta x KL in a joint fit on the worse side; 1 expected. None where beta is 0 or KL too
-    small beside the other terms to tell."""
+    """Of beta x KL in a joint fit on the worse side; 1 expected. None where beta is 0, or where its
+    standard error is above 0.1."""
     entropy_taken_out: bool
     """The loss holds an entropy term (see `find_loss_terms`), taken out before fitting."""
     joint_correlation: float
@@ -92,12 +94,17 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     slope, r = sides[worst]
     factor = _whole_factor(slope)
     accumulation = run.config.number("gradient_accumulation_steps")
-    wrong_term = joint.policy < 0 or (joint.kl is not None and joint.kl < 0.5)
-    off = not (0.9 <= slope <= 1.1 and r >= 0.95) or wrong_term
+    off = _off((slope, r), joint)
+    from_start = off and worst == 0
     if off and not cut:
         cut = _right_until(terms)
         worst = 1 if cut else 0
         side = terms.cut(slice(cut, n))
+        from_start = not cut and _wrong(terms.cut(slice(0, n // 3)))
+    first = int(side.steps[0]) if off else None
+    late = off and not cut and not from_start
+    if late:  # the first steps tell nothing: it began no later than where the steps so far show it
+        first = int(terms.steps[_shown_by(terms) - 1])
     metrics = LossIdentity(
         n_steps=n,
         whole_loss=terms.whole,
@@ -123,8 +130,9 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         capture_correlation=_capture_correlation(run, side),
         token_agreement=counts.agreement,
         last_good_step=int(terms.steps[cut - 1]) if off and cut and worst == 1 else None,
-        first_bad_step=int(side.steps[0]) if off else None,
-        from_start=off and worst == 0,
+        first_bad_step=first,
+        from_start=from_start,
+        sampled=late,
     )
     shown = np.unique(np.linspace(0, n - 1, min(n, 120)).astype(int))
     table = Table(
@@ -179,6 +187,25 @@ def _badness(fit: tuple[float, float]) -> float:
     return size + (1.0 if slope < 0 else 0.0) + 3.0 * max(0.0, 1.0 - r)
 
 
+def _off(fit: tuple[float, float], joint: _Joint) -> bool:
+    """Whether the logged loss is not the recomputed one, so that the steps are to be dated."""
+    slope, r = fit
+    wrong_term = joint.policy < 0 or (joint.kl is not None and joint.kl < 0.5)
+    return not (0.9 <= slope <= 1.1 and r >= 0.95) or wrong_term
+
+
+def _wrong(terms: LossTerms) -> bool:
+    """Whether these steps alone show that the loss is off: too few to tell is no."""
+    return len(terms.steps) >= FEWEST // 2 and _off(_fit(terms), _joint_fit(terms))
+
+
+def _shown_by(terms: LossTerms) -> int:
+    """Number of first steps that together show that the loss is off."""
+    n = len(terms.steps)
+    counts = np.unique(np.linspace(n // 3, n, 60).astype(int)).tolist()
+    return next((k for k in counts if _wrong(terms.cut(slice(0, k)))), n)
+
+
 def _slope_change(terms: LossTerms) -> int:
     """Index at which the slope through the origin changes; 0 when one slope fits as well.
 
@@ -211,7 +238,7 @@ def _right_until(terms: LossTerms) -> int:
     The part before is held against the recomputed loss itself, the part after against its best
     joint fit. KL is small early on, so a term that turns shows late and in no slope.
     """
-    n, margin = len(terms.logged), FEWEST
+    n, margin = len(terms.logged), FEWEST // 2
     if n < 3 * margin:
         return 0
     rest = (terms.logged - terms.predicted) ** 2
@@ -249,7 +276,7 @@ def _joint_fit(terms: LossTerms) -> _Joint:
     total = float(np.var(terms.logged))
     share = max(0.0, 1.0 - float(np.var(rest)) / total) if total else 0.0
     kl = fit.get("kl")
-    if kl is not None and np.std(terms.kl) < 0.5 * np.std(rest):
+    if kl is not None and not _error(columns, "kl", rest) < KNOWN:
         kl = None  # its own variation drowns in what is left over
     return _Joint(
         round(fit["policy"], 4), None if kl is None else round(kl, 4), _r6(math.sqrt(share))
@@ -262,6 +289,21 @@ def _least_squares(
     x = np.column_stack([*columns.values(), np.ones(len(y))])
     solution, *_ = np.linalg.lstsq(x, y, rcond=None)
     return dict(zip(columns, map(float, solution), strict=False)), y - x @ solution
+
+
+def _error(columns: dict[str, FloatArray], name: str, rest: FloatArray) -> float:
+    """Standard error of a coefficient that also holds where errors grow with a term.
+
+    Residuals over (1 - leverage), HC3 of MacKinnon and White (1985): what is left over is largest
+    where KL is, so the plain formula promises too much.
+    """
+    x = np.column_stack([*columns.values(), np.ones(len(rest))])
+    inverse = np.linalg.pinv(x.T @ x)
+    leverage = np.einsum("ij,jk,ik->i", x, inverse, x)
+    scaled = rest / np.maximum(1.0 - leverage, 1e-9)
+    spread = inverse @ (x.T * scaled**2) @ x @ inverse
+    at = list(columns).index(name)
+    return float(np.sqrt(max(0.0, spread[at, at])))
 
 
 def _whole_factor(slope: float) -> float | None:

@@ -32,6 +32,8 @@ class Norms(Dated):
     """The larger of that factor and its inverse."""
     factor_named: float | None
     """That factor where it is a whole number (or inverse) within 10 %."""
+    contrast_known: bool
+    """The size of the advantages, which the norm goes with, is known in nine of ten steps."""
     neighbours_still: bool | None
     """Entropy, length, reward and its spread move by less than a fifth across the same step."""
     kl_late: float | None
@@ -54,7 +56,11 @@ def check_norms(run: Run) -> Measured[Norms]:
     values = signal.values
     clip = run.config.number("max_grad_norm") or None
     # The gradient goes with the size of the advantages: their fall is no factor of the pipeline.
-    contrast = np.nan_to_num(contrast_of(run, signal), nan=1.0)
+    contrast = contrast_of(run, signal)
+    unknown = np.isnan(contrast)
+    contrast = np.where(unknown, _logged_contrast(run, signal), contrast)
+    known = float(np.isfinite(contrast).mean()) >= 0.9
+    contrast = np.nan_to_num(contrast, nan=1.0)
     used = (values > 0) & (contrast > 0.1)
     shift = _jump(np.log(values[used] / contrast[used]))
     factor = float(np.exp(shift.after - shift.before)) if shift else None
@@ -74,6 +80,7 @@ def check_norms(run: Run) -> Measured[Norms]:
         shift_factor=None if factor is None else round(factor, 4),
         shift_size=None if factor is None else round(max(factor, 1 / factor), 4),
         factor_named=_named(factor),
+        contrast_known=known,
         neighbours_still=None if at is None else _still(run, int(steps[at])),
         kl_late=_late(kl),
         entropy_late_over_early=_late_over_early(entropy),
@@ -98,6 +105,19 @@ def contrast_of(run: Run, signal: Signal) -> FloatArray:
         if advantage is not None and np.isfinite(advantage).all() and len(advantage):
             found[i] = float(np.sqrt(np.mean(advantage**2)))
     return found
+
+
+def _logged_contrast(run: Run, signal: Signal) -> FloatArray:
+    """Contrast by the logged share of groups without any: advantages of the others have unit size.
+
+    NaN where it is not logged, or always 0: float32 spread of equal rewards can hide all of them.
+    """
+    logged = run.signals.get("frac_zero_variance_groups")
+    if logged is None or not logged.values.any():
+        return np.full(len(signal.steps), np.nan)
+    shares = [logged.at(step) for step in signal.steps.tolist()]
+    share = np.array([np.nan if value is None else value for value in shares])
+    return np.sqrt(np.clip(1.0 - share, 0.0, 1.0))
 
 
 def _jump(level: FloatArray) -> Shift | None:

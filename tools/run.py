@@ -124,6 +124,10 @@ LoadBatches = Callable[[Sequence[int]], Iterator[RolloutBatch]]
 """Reads the batches of the steps given, in that order; KeyError for a step without rollouts."""
 
 
+_ROW_BYTES = 300
+"""About what a row takes in memory beside its characters."""
+
+
 class Rollouts:
     """Rollouts by step, read when asked for; a bounded number of batches is kept."""
 
@@ -134,9 +138,9 @@ class Rollouts:
         *,
         sources: Callable[[int], Sequence[Source]] = lambda step: (),
         answers: Callable[[], Sequence[Source]] = lambda: (),
-        keep_rows: int = 200_000,
+        keep_bytes: int = 300_000_000,
     ) -> None:
-        """`load` may read a few steps ahead; `keep_rows` bounds what stays in memory.
+        """`load` may read a few steps ahead; `keep_bytes` bounds about what stays in memory.
 
         `sources` names the files of a step, `answers` those that right answers were joined from.
         """
@@ -149,8 +153,7 @@ class Rollouts:
         """Steps that were asked for since the set was last emptied."""
         self._load = load
         self._kept: dict[int, RolloutBatch] = {}
-        self._kept_rows = 0
-        self._keep_rows = keep_rows
+        self._room = keep_bytes
 
     def __bool__(self) -> bool:
         """Whether there is any step with rollouts."""
@@ -179,9 +182,12 @@ class Rollouts:
                 yield batch
 
     def _keep(self, batch: RolloutBatch) -> RolloutBatch:
-        if batch.step not in self._kept and self._kept_rows + len(batch) <= self._keep_rows:
-            self._kept[batch.step] = batch
-            self._kept_rows += len(batch)
+        if batch.step not in self._kept:
+            texts = sum(map(len, batch.completions)) + sum(map(len, batch.prompts))
+            size = texts + _ROW_BYTES * len(batch)
+            if size <= self._room:
+                self._kept[batch.step] = batch
+                self._room -= size
         return batch
 
 

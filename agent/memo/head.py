@@ -92,6 +92,8 @@ def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
             yield Row(
                 "first bad step", f"after {step(onset.bracket_start)}, by {step(onset.first_bad)}"
             )
+        elif onset.sampled and onset.first_bad is not None and onset.last_good is None:
+            yield Row("first bad step", f"by {step(onset.first_bad)}")
         else:
             yield Row(
                 "first bad step", "not dated" if onset.first_bad is None else step(onset.first_bad)

@@ -705,6 +705,9 @@ def test_sampled_onset_is_told_as_a_bracket() -> None:
     made = memo(verdict, run=run_of())
     assert "first bad step after 60, by 70" in text_of(made.html)
     assert '<rect class="bracket"' in made.html
+    open_end = onset.model_copy(update={"last_good": None})
+    found = verdict.model_copy(update={"first_bad": open_end})
+    assert ("first bad step", "by 70") in {(r.label, r.text) for r in first_page(found, {}).facts}
 
 
 def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:

@@ -159,6 +159,39 @@ def test_a_kl_term_that_is_missing_or_has_the_wrong_sign(
     assert found["policy_coefficient"] == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kl_term_that_drowns_in_the_rest_is_not_told(
+    simulate: MakeRun, measure: Measure, seed: int
+) -> None:
+    """What token counts leave over is far above what a small KL could add."""
+
+    def log(values: Values, steps: Steps) -> None:
+        noise = np.random.default_rng(seed).normal(0, 1, len(steps))
+        values["loss"] += 0.1 * np.std(values["loss"]) * noise
+
+    found = measure(TOOL, simulate(seed, steps=24, log=log, config={"beta": 0.02}))
+    assert found["correlation"] > 0.98
+    assert found["kl_coefficient"] is None
+    assert found["first_bad_step"] is None
+
+
+def test_a_term_that_shows_late_did_not_begin_with_the_run(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """KL is 0 at first: few steps say nothing of its sign then, and the onset is an upper bound."""
+
+    def log(values: Values, steps: Steps) -> None:
+        values["loss"] -= 2.0 * values["kl_ref"]
+        values["kl_ref"] = np.where(steps > 10, 0.05 * (steps - 10), 0.0)
+        values["loss"] -= 2.0 * values["kl_ref"]
+
+    found = measure(TOOL, simulate(1, steps=17, log=log, config={"beta": 2.0}))
+    assert found["kl_coefficient"] == pytest.approx(-1, abs=0.05)
+    assert (found["from_start"], found["last_good_step"]) == (False, None)
+    assert found["sampled"]
+    assert 11 <= found["first_bad_step"] <= 17
+
+
 def test_only_the_captured_micro_batch_reaches_the_loss(
     simulate: MakeRun, measure: Measure, sample: Callable[..., Capture]
 ) -> None:

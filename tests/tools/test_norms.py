@@ -152,3 +152,22 @@ def test_a_unit_of_the_norm_changes_no_ratio_and_dates_move(
     assert (after["last_good_step"], after["first_bad_step"]) == (ONSET - 1 + by, ONSET + by)
     for name in ("late_over_early", "largest_over_median", "shift_factor", "factor_named"):
         assert after[name] == pytest.approx(before[name], rel=1e-3)
+
+
+@pytest.mark.parametrize("share", ["logged", "hidden"])
+def test_groups_without_contrast_are_no_factor_where_no_rollouts_tell(
+    make_run: MakeRun, measure: Measure, share: str
+) -> None:
+    """Norms fall with the number of groups that differ: known by the logged share, or unknown."""
+    rng = np.random.default_rng(0)
+    equal = np.where(np.arange(60) < 30, 0.0, 15 / 16)
+    norm = np.exp(rng.normal(0, 0.1, 60)) * np.sqrt(1 - equal)
+    logged = equal if share == "logged" else np.zeros(60)
+    signals = {"grad_norm_preclip": norm, "frac_zero_variance_groups": logged}
+    found = measure(TOOL, make_run(signals=signals))
+    if share == "logged":
+        assert found["contrast_known"]
+        assert found["shift_factor"] is None
+    else:  # float32 spread of equal rewards hides them all
+        assert not found["contrast_known"]
+        assert found["factor_named"] == 0.25
