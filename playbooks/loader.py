@@ -224,8 +224,9 @@ def _texts(check: Check) -> Iterator[str]:
 def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterator[str]:
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
-    tops += [c.contradicted_if for c in playbook.complaints]
-    tops += [note.when for c in playbook.complaints for note in c.answers]
+    tops += [b for c in playbook.complaints for b in (c.contradicted_if, c.true_if, c.open_if)]
+    notes = [*playbook.about_step, *(note for c in playbook.complaints for note in c.answers)]
+    tops += [note.when for note in notes]
     for bounds in tops:
         for measure in bounds:
             yield from _measure(measure, aliases)
@@ -244,9 +245,11 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
     for claim in playbook.complaints:
         if claim.answered_by and claim.answered_by not in order:
             yield f"complaints: no check `{claim.answered_by}`{_offer(claim.answered_by, order)}"
-        for note in claim.answers:
-            for match in PLACE.finditer(note.say):
-                yield from _measure(f"{match[1]}.{match[2]}", aliases)
+        for end in ("before", "after", "z") if claim.measure else ():
+            yield from _measure(f"{claim.measure}_{end}", aliases)
+    for note in notes:
+        for match in PLACE.finditer(note.say):
+            yield from _measure(f"{match[1]}.{match[2]}", aliases)
     for symptom in playbook.symptoms:
         yield from (
             f"symptoms: no layer `{s}`{_offer(s, order)}"

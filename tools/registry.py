@@ -63,6 +63,7 @@ _TABLE: dict[str, Tool] = {}
 # One line per file of measurements. A new file of tools is added here and nowhere else.
 _MODULES = (
     "advantages",
+    "around",
     "arrival",
     "declared",
     "events",
