@@ -36,7 +36,8 @@ _PATTERNS: tuple[tuple[int, re.Pattern[str]], ...] = (
     ),
 )
 _FROM_THE_START = re.compile(
-    rf"{_START}(?:from|since|right at|at) (?:the )?(?:very )?(?:beginning|start|first step)(?: on)?{_END}"
+    rf"{_START}(?:from|since|right at|at) (?:the )?(?:very )?(?:beginning|start|first step)"
+    rf"(?: on)?{_END}"
     r"|从(?:一|最)?开始就|一开始就"
 )
 _PERIOD = re.compile(

@@ -21,7 +21,8 @@ CLAUSE = re.compile(
 _EVALS = r"(?<![a-z])(?:eval(?:uation)?s?|val(?:idation)?|test(?: set)?|held[- ]?out|benchmarks?)(?![a-z])"
 _SCORES = r"(?:rewards?|scores?|accurac(?:y|ies)|acc|correctness|(?:solve|pass) rate)(?![a-z])"
 EVAL_SCORE = re.compile(
-    rf"{_EVALS}[- _]?(?:set |data )?{_SCORES}|(?<![a-z]){_SCORES} (?:on|in|of) (?:the |our )?{_EVALS}"
+    rf"{_EVALS}[- _]?(?:set |data )?{_SCORES}"
+    rf"|(?<![a-z]){_SCORES} (?:on|in|of) (?:the |our )?{_EVALS}"
     r"|(?:验证集?|测试集?|评测|评估)(?:上?的?)?(?:奖励|得分|分数|准确率|正确率)"
 )
 """A score of an evaluation: not the reward that is trained on."""

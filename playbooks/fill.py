@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from firstbad.playbooks.gate import Seen, observe
-from firstbad.playbooks.loader import PLACE
+from firstbad.playbooks.loader import PLACE, QUOTE
 from firstbad.tools.numbers import is_step, percent
 from firstbad.tools.numbers import number as written
 
 
 def fill(text: str, seen: Seen) -> str:
-    """Put measured numbers into a sentence's `{alias.field}` places."""
+    """Put measured numbers into a sentence's `{alias.field}` places.
+
+    `{alias.quote}` is what the run's own log says: a sentence of its own, or nothing.
+    """
 
     def number(place: str, form: str) -> str:
         value = observe(seen, place)
@@ -19,7 +24,9 @@ def fill(text: str, seen: Seen) -> str:
             return percent(value)
         return written(value, digits=int(form or 3), step=is_step(place.split(".")[1]))
 
-    return PLACE.sub(
-        lambda m: number(f"{m[1]}.{m[2]}", m[0][1:-1].partition(":")[2]),
-        text,
-    )
+    def put(match: re.Match[str]) -> str:
+        if match[2] == QUOTE:
+            return seen[match[1]].quote if match[1] in seen else ""
+        return number(f"{match[1]}.{match[2]}", match[0][1:-1].partition(":")[2])
+
+    return PLACE.sub(put, text).rstrip()

@@ -25,6 +25,8 @@ from firstbad.tools.registry import Tool, tools
 
 REFERENCE = re.compile(r"^\$(?:noticed_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
 PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
+QUOTE = "quote"
+"""In a sentence's place: what the run's own log says, rather than a number."""
 
 
 class _Once(SAFE):  # type: ignore[misc,valid-type]  # the C loader where there is one
@@ -190,8 +192,7 @@ def _check_names(check: Check, aliases: Aliases, order: list[str], layer: Layer)
         for measure in bounds:
             yield from _measure(measure, aliases)
     for text in _texts(check):
-        for match in PLACE.finditer(text):
-            yield from _measure(f"{match[1]}.{match[2]}", aliases)
+        yield from _places(text, aliases)
     for pointer in check.points_to:
         if pointer.cause not in causes():
             yield f"no cause `{pointer.cause}`{_offer(pointer.cause, causes())}"
@@ -248,8 +249,7 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
         for end in ("before", "after", "z") if claim.measure else ():
             yield from _measure(f"{claim.measure}_{end}", aliases)
     for note in notes:
-        for match in PLACE.finditer(note.say):
-            yield from _measure(f"{match[1]}.{match[2]}", aliases)
+        yield from _places(note.say, aliases)
     for symptom in playbook.symptoms:
         yield from (
             f"symptoms: no layer `{s}`{_offer(s, order)}"
@@ -264,6 +264,13 @@ def _bounds(check: Check) -> Iterator[Bounds]:
     for pointer in check.points_to:
         yield from (pointer.when, pointer.contradicted_if, *pointer.ruled_out.values())
     yield from (note.when for note in check.notes)
+
+
+def _places(text: str, aliases: Aliases) -> Iterator[str]:
+    """What is wrong with the places of a sentence."""
+    for alias, name in ((m[1], m[2]) for m in PLACE.finditer(text)):
+        if name != QUOTE or alias not in aliases:
+            yield from _measure(f"{alias}.{name}", aliases)
 
 
 def _measure(measure: str, aliases: Aliases) -> Iterator[str]:

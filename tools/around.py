@@ -6,9 +6,9 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Scalar, Table
+from firstbad.tools.groups import looks_like_outcome
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.groups import looks_like_outcome
 from firstbad.tools.run import FloatArray, Run, Signal
 
 SPAN = 30
@@ -76,15 +76,13 @@ def compare_around(
 ) -> Measured[Around]:
     """Mean of each signal in the 30 steps before a step and in the 30 from it on.
 
-    Without a step, or at the very first ones, the first third is compared with the last. `outcome` is the reward part that
-    scores the answer, or the reward itself where none is known.
+    Without a step, or at the very first ones, the first third is compared with the last.
+    `outcome` is the reward part that scores the answer, or the reward where none is known.
 
     Cannot tell: a cause. Signals drift in healthy runs too, and steps are not quite independent,
     so that the standard errors are a little too small.
 
-    Args:
-        step: the step that a person named.
-        change: first step of a change that was found, for the distance to it.
+    `change` is the first step of a change that was found, for the distance to it.
     """
     steps = run.signals.steps
     if len(steps) < 2:

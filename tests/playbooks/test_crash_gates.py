@@ -156,22 +156,38 @@ def test_the_grid_of_bfloat16(figures: dict[str, Any], outcome: str) -> None:
     assert judged("numerics", "grid", grid=grid).outcome == outcome
 
 
-@pytest.mark.parametrize(("captures", "said"), [(3, True), (0, False)])
-def test_log_probs_are_called_finite_only_where_some_were_captured(
-    captures: int, said: bool
+@pytest.mark.parametrize(
+    ("order", "beside", "claims", "refuted_by", "confidence"),
+    [
+        (2, 0, "The ratio is the first value", "a finite ratio", "medium"),
+        (3, 1, "KL, loss or gradient", "clamped before exp", "medium"),
+        (4, 3, "KL, loss or gradient", "clamped before exp", "medium"),
+        (5, 4, "The gradient alone", "another operation", "low"),
+        (5, 0, "KL, loss or gradient", "clamped before exp", "medium"),  # nothing else is logged
+    ],
+)
+def test_what_is_said_follows_from_what_broke_first(
+    order: int, beside: int, claims: str, refuted_by: str, confidence: str
 ) -> None:
     numbers = {
-        "n_captures": captures,
+        "n_captures": 3,
         "n_signals": 9,
         "nonfinite_captured": 0,
         "nonfinite_logged_steps": 4,
-        "first_nonfinite_order": 3,
+        "first_nonfinite_order": order,
+        "finite_beside": beside,
+        "first_bad_step": 55,
     }
-    seen = seen_of(numbers=numbers)
+    seen = seen_of(numbers=numbers, events={"n_errors": 1})
+    seen["events"] = seen["events"].model_copy(update={"quote": "The log says: `inf`."})
     check = check_of("numerics", "finite")
     result = judge(check, seen, playbook="crash", layer="numerics")
-    assert result.outcome == "fail"
-    assert ("captured" in build_finding(check, result, seen).claim) == said
+    found = build_finding(check, result, seen)
+    assert found.cause == "num.exp_overflow"
+    assert found.claim.startswith(claims)
+    assert found.claim.endswith("The log says: `inf`.")
+    assert refuted_by in found.refuted_by
+    assert found.confidence == confidence
 
 
 @pytest.mark.parametrize(
