@@ -18,7 +18,10 @@ CLAUSE = re.compile(
 )
 """What parts one statement from the next."""
 
-_EVALS = r"(?<![a-z])(?:eval(?:uation)?s?|val(?:idation)?|test(?: set)?|held[- ]?out|benchmarks?)(?![a-z])"
+_EVALS = (
+    r"(?<![a-z])(?:eval(?:uation)?s?|val(?:idation)?|test(?: set)?|held[- ]?out|benchmarks?)"
+    r"(?![a-z])"
+)
 _SCORES = r"(?:rewards?|scores?|accurac(?:y|ies)|acc|correctness|(?:solve|pass) rate)(?![a-z])"
 EVAL_SCORE = re.compile(
     rf"{_EVALS}[- _]?(?:set |data )?{_SCORES}"

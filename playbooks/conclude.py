@@ -24,6 +24,7 @@ from firstbad.playbooks.results import (
     Confidence,
     Finding,
     LayerResult,
+    LeastBad,
     NotChecked,
     Onset,
     Request,
@@ -172,6 +173,7 @@ def conclude(
             )
         ),
         resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
+        least_bad=_least_bad(first_bad, checkpoint_steps) if outcome == "incident" else None,
         playbooks=(loaded.ref,),
         usage=usage,
         versions=dict(versions),
@@ -208,8 +210,9 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         supports=tuple(dict.fromkeys([*broken, *named])) or result.evidence,
         contradicts=tuple(dict.fromkeys(against)),
         confidence=confidence,
-        refuted_by=pointer.refuted_by or cause.refuted_by,
-        remedy=pointer.remedy or cause.remedy,
+        refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
+        remedy=fill(pointer.remedy or cause.remedy, seen),
+        verify=fill(pointer.verify or cause.verify, seen),
         remedy_kind=cause.remedy_kind,
         dilutes=cause.dilutes,
         ruled_out=tuple(
@@ -438,6 +441,16 @@ def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
     bound = (onset.bracket_start or 0) + 1 if sampled else onset.first_bad
     earlier = [step for step in checkpoint_steps if step < bound]
     return f"checkpoint-{max(earlier)}" if earlier else None
+
+
+def _least_bad(onset: Onset, checkpoint_steps: Sequence[int]) -> LeastBad | None:
+    """The earliest checkpoint that carries the fault, where none is earlier than the fault."""
+    if onset.first_bad is None or onset.from_start or _resume_from(onset, checkpoint_steps):
+        return None
+    later = [step for step in checkpoint_steps if step >= onset.first_bad]
+    if not later:
+        return None
+    return LeastBad(checkpoint=f"checkpoint-{min(later)}", updates=min(later) - onset.first_bad + 1)
 
 
 def _int(value: bool | int | float | None) -> int | None:

@@ -219,6 +219,7 @@ def _texts(check: Check) -> Iterator[str]:
     """Sentences that numbers are put into."""
     for pointer in check.points_to:
         yield from (pointer.claim, *pointer.ruled_out)
+        yield from (pointer.remedy, pointer.verify, pointer.refuted_by)
     yield from (note.say for note in check.notes)
 
 

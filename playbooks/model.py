@@ -54,7 +54,10 @@ class Pointer(Strict):
     ruled_out: dict[str, Bounds] = {}
     """Look-alike sentence -> bounds that strike it out when they all hold."""
     remedy: str = ""
-    """What fixes it, where this form of the cause wants another remedy than the cause's own."""
+    """What fixes it, where this form of the cause wants another remedy than the cause's own; like
+    the next two, a sentence with places for numbers."""
+    verify: str = ""
+    """What to look at after the fix, where that is another thing than for the cause."""
     refuted_by: str = ""
     """What would refute it, where that is another thing than for the cause."""
 

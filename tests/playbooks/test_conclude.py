@@ -715,3 +715,22 @@ def test_the_rules_hold_for_every_record(
         assert (size.outcome, size.clauses) == ("not_reached", ())
     # The same record gives the same verdict.
     assert verdict(waive=dict.fromkeys(waived, "a reason"), **readings) == found
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "least"),
+    [
+        ([20, 40], None),  # one is earlier
+        ([31, 60], ("checkpoint-31", 1)),  # saved at the first bad step: it holds that update
+        ([60, 90], ("checkpoint-60", 30)),
+        ([], None),
+    ],
+)
+def test_the_least_bad_checkpoint_is_named_where_none_is_good(
+    verdict: MakeVerdict, checkpoints: list[int], least: tuple[str, int] | None
+) -> None:
+    found = verdict(onset={**MOVED}, rows=BROKEN_ROWS, checkpoints=checkpoints)
+    assert found.first_bad.first_bad == 31
+    got = found.least_bad
+    assert (None if got is None else (got.checkpoint, got.updates)) == least
+    assert (found.resume_from is None) == (least is not None or not checkpoints)

@@ -204,3 +204,49 @@ def test_a_resume_whose_state_nobody_could_read(
     rate = {"n_steps": 120, "expected_known": True, "jump_factor": jump, "largest_factor": 1.0}
     found = judged("optimizer", "learning_rate", lr=rate, state={"settled": settled})
     assert (found.outcome, found.strength) == (outcome, strength)
+
+
+@pytest.mark.parametrize(
+    ("settings_fit_after", "said"),
+    [(True, "those of the part of the run"), (False, "its schedule")],
+)
+def test_a_jump_beside_settings_of_either_side(settings_fit_after: bool, said: str) -> None:
+    rate = {
+        "n_steps": 120,
+        "expected_known": True,
+        "jump_factor": 20.0,
+        "rate_before": 1e-4,
+        "rate_after": 2e-3,
+        "configured": 2e-3,
+        "settings_fit_after": settings_fit_after,
+    }
+    seen = seen_of(lr=rate, state={"settled": True})
+    check = check_of("optimizer", "learning_rate")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="optimizer"), seen)
+    assert found.cause == "opt.lr_jump"
+    assert said in found.claim
+    # "Equals the schedule at every step" would hold in a run that keeps the wrong rate.
+    assert ("0.0001" in found.verify) == settings_fit_after
+    assert ("0.0001" in found.remedy) == settings_fit_after
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_factor_is_joined_with_the_accumulation_steps_where_they_are_one(known: bool) -> None:
+    identity = {
+        "n_steps": 120,
+        "policy_coefficient": 2.0,
+        "kl_coefficient": None,
+        "joint_correlation": 0.99,
+        "correlation_least": 0.99,
+        "whole_loss": True,
+        "slope_deviation": 1.0,
+        "slope_worst": 2.01,
+        "factor": 2.0,
+        "factor_is_accumulation": known,
+    }
+    seen = seen_of(identity=identity, setting={"accumulation_steps": 2.0}, level={})
+    check = check_of("accumulation", "loss_identity")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="accumulation"), seen)
+    assert found.cause == "grad.accumulation_scale"
+    assert ("2 accumulation steps" in found.claim) == known
+    assert ("by 2, the accumulation steps" in found.remedy) == known
