@@ -9,6 +9,7 @@ from firstbad.agent.complaint_steps import find_step
 from firstbad.agent.complaint_words import (
     ALONE,
     CLAUSE,
+    EVAL_SCORE,
     MOVES,
     PAIRS,
     SIGNALS,
@@ -51,11 +52,12 @@ def read_complaint(text: str, step: int | None = None) -> Complaint:
 
 def _merged(symptoms: list[str]) -> Iterator[str]:
     """Two words for one thing become one: a fall to zero is a fall."""
-    parted = "reward_rise" in symptoms and "eval_down" in symptoms
+    risen = {"reward_rise", "reward_hacking"} & set(symptoms)
+    parted = bool(risen) and "eval_down" in symptoms
     if parted:
         yield "reward_rise_eval_down"
     for symptom in symptoms:
-        if parted and symptom in ("reward_rise", "eval_down"):
+        if parted and symptom in (*risen, "eval_down"):
             continue
         if symptom == "reward_zero" and "reward_drop" in symptoms:
             continue
@@ -66,7 +68,7 @@ def _symptoms(text: str) -> Iterator[str]:
     """Symptoms clause by clause; a clause without a subject speaks of the one before."""
     spoken_of: list[str] = []
     listed: list[str] = []
-    for clause in CLAUSE.split(text):
+    for clause in CLAUSE.split(EVAL_SCORE.sub("eval", text)):
         subjects = [name for name, pattern in SUBJECTS.items() if pattern.search(clause)]
         moves = [name for name, pattern in MOVES.items() if pattern.search(clause)]
         alone = [name for name, pattern in ALONE.items() if pattern.search(clause)]

@@ -30,10 +30,15 @@ _PATTERNS: tuple[tuple[int, re.Pattern[str]], ...] = (
     (
         1,
         re.compile(
-            rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past)|[@~≈在从到])\s*"
+            rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between)|[@~≈在从到])\s*"
             rf"{_ABOUT}{_NUMBER}{_END}(?!\s*(?:%|percent|％))"
         ),
     ),
+)
+_FROM_THE_START = re.compile(
+    rf"{_START}(?:from|since|right at|at) (?:the )?(?:very )?(?:beginning|start|first step)"
+    rf"(?: on)?{_END}"
+    r"|从(?:一|最)?开始就|一开始就"
 )
 _PERIOD = re.compile(
     rf"(?:{_START}(?:for|last|past|every|within|over|next|previous|first|of|took|takes?|each)\s+"
@@ -58,9 +63,14 @@ _THINGS = re.compile(
 
 
 def find_step(text: str) -> int | None:
-    """The step that the text names, or None; a length of time or a level is none."""
+    """The step that the text names, or None; a length of time or a level is none.
+
+    Of a range the first step is meant, and "from the beginning" is step 1.
+    """
     found = sorted(_steps(text))
-    return found[0][2] if found else None
+    if found:
+        return found[0][2]
+    return 1 if _FROM_THE_START.search(text) else None
 
 
 def _steps(text: str) -> Iterator[tuple[int, int, int]]:

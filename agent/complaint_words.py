@@ -18,6 +18,18 @@ CLAUSE = re.compile(
 )
 """What parts one statement from the next."""
 
+_EVALS = (
+    r"(?<![a-z])(?:eval(?:uation)?s?|val(?:idation)?|test(?: set)?|held[- ]?out|benchmarks?)"
+    r"(?![a-z])"
+)
+_SCORES = r"(?:rewards?|scores?|accurac(?:y|ies)|acc|correctness|(?:solve|pass) rate)(?![a-z])"
+EVAL_SCORE = re.compile(
+    rf"{_EVALS}[- _]?(?:set |data )?{_SCORES}"
+    rf"|(?<![a-z]){_SCORES} (?:on|in|of) (?:the |our )?{_EVALS}"
+    r"|(?:验证集?|测试集?|评测|评估)(?:上?的?)?(?:奖励|得分|分数|准确率|正确率)"
+)
+"""A score of an evaluation: not the reward that is trained on."""
+
 SUBJECTS: dict[str, re.Pattern[str]] = {
     "eval": _words(
         r"eval(?:uation)?s?|val(?:idation)?|test(?: set| accuracy| score)?"
@@ -148,6 +160,16 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|(?:answers?|outputs?) (?:aren't|are not) \w+"
         r"|verifier (?:is |be )?(?:wrong|broken|dead|die[ds]?)",
         "人工(?:抽查|检查)|判错|误判|验证器.{0,4}(?:坏|错)",
+    ),
+    "reward_hacking": _words(
+        r"reward[- ]hack(?:s|ed|ing)?|hack(?:s|ed|ing) (?:the |its |our )?reward"
+        r"|gam(?:es|ed|ing) the (?:reward|verifier|judge)",
+        "奖励作弊|奖励黑客|刷奖励|骗奖励",
+    ),
+    "kl_missing": _words(
+        r"(?:no|without(?: a| any)?) kl(?= (?:in|at|is|was|logged|anywhere|curve|metric|value)|$)"
+        r"|kl (?:is |was )?(?:missing|absent|(?:not|never) logged|isn't logged)",
+        "没有\\s*kl(?=$|[,，。 ])|kl\\s*没有记录",
     ),
     "tool_calls": _words(
         r"(?:stopped|no longer|stops) call\w* (?:the |any )?tools?", "不调用工具|不再调用"

@@ -1,12 +1,24 @@
-"""The complaint against the record: what it names that the log contradicts, or that stays open."""
+"""The complaint against the record: what the log says to it, and what of it stays open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from firstbad.playbooks.gate import Seen, all_hold
+from firstbad.playbooks.fill import fill
+from firstbad.playbooks.gate import Seen, all_hold, observe
 from firstbad.playbooks.model import Claim, Note
-from firstbad.playbooks.results import CheckResult
+from firstbad.playbooks.results import CheckResult, Request
+from firstbad.tools.numbers import number
+
+
+@dataclass(frozen=True)
+class Open:
+    """A claim that the record neither contradicts nor explains."""
+
+    claim: Claim
+    why: str
+    """What is missing, after "the complaint says that ... "."""
 
 
 def claims_made(claims: Iterable[Claim], symptoms: Sequence[str]) -> list[Claim]:
@@ -14,43 +26,105 @@ def claims_made(claims: Iterable[Claim], symptoms: Sequence[str]) -> list[Claim]
     return [claim for claim in claims if claim.symptom in symptoms]
 
 
-def notes_on(claims: Iterable[Claim], seen: Seen) -> Iterable[Note]:
-    """What the log says to the claims: that it shows no such thing, or an answer."""
+def answers_to(claims: Iterable[Claim], about_step: Iterable[Note], seen: Seen) -> Iterator[str]:
+    """What the log says to the step that was named and to the claims."""
+    yield from (fill(note.say, seen) for note in about_step if all_hold(note.when, seen))
     for claim in claims:
+        measured = _measured(claim, seen)
         if _contradicted(claim, seen):
-            text = (
-                f"The complaint says that {claim.says}; no lasting change of that kind is logged."
+            yield f"The complaint says that {claim.says}; {claim.contradicted}.{measured}"
+        elif measured:
+            holds = " It is so." if claim.true_if and all_hold(claim.true_if, seen) else ""
+            yield f"The complaint says that {claim.says}.{holds}{measured}"
+        elif _not_logged(claim, seen):
+            yield (
+                f"The complaint says that {claim.says}; {claim.called} is not logged, so that "
+                "nothing here can confirm or deny it."
             )
-            yield Note(when={}, say=text)
-        yield from (note for note in claim.answers if all_hold(note.when, seen))
+        yield from (fill(note.say, seen) for note in claim.answers if all_hold(note.when, seen))
 
 
-def unknown_to(claims: Iterable[Claim], symptoms: Sequence[str]) -> str:
-    """That the playbook looks for no cause of some of what is complained of; empty otherwise."""
-    known = {claim.symptom for claim in claims}
-    named = [symptom.replace("_", " ") for symptom in symptoms if symptom not in known]
-    if not named:
-        return ""
-    return f"The complaint names {', '.join(named)}: no check of this playbook looks for its cause."
+def unjudged(claims: Iterable[Claim], symptoms: Sequence[str], seen: Seen) -> list[str]:
+    """What is complained of and no check of the playbook judges, in words."""
+    settled = {
+        claim.symptom
+        for claim in claims
+        if claim.answered_by or claim.answers or _contradicted(claim, seen)
+    }
+    return [symptom.replace("_", " ") for symptom in symptoms if symptom not in settled]
 
 
-def left_open(
-    claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen
-) -> list[tuple[Claim, str]]:
-    """Claims that the log does not contradict and no direct evidence answers, with the check.
+def left_open(claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen) -> list[Open]:
+    """Claims that the log does not contradict and nothing explains.
 
     A change that a person saw is explained as normal only by evidence that could have shown its
-    cause; a declaration could not.
+    cause; a declaration could not. A worse outcome that the log plainly shows is never normal.
     """
     direct = {
         f"{c.layer}.{c.check}" for c in checks if c.outcome == "pass" and c.strength == "direct"
     }
-    return [
-        (claim, claim.answered_by)
-        for claim in claims
-        if claim.answered_by and claim.answered_by not in direct and not _contradicted(claim, seen)
-    ]
+    found = []
+    for claim in claims:
+        if _contradicted(claim, seen):
+            continue
+        if _plain(claim, seen):
+            found.append(Open(claim, "the log shows it, and no check explains it"))
+        elif _not_logged(claim, seen):
+            found.append(Open(claim, f"{claim.called} is not logged"))
+        elif claim.answered_by and claim.answered_by not in direct:
+            found.append(Open(claim, f"`{claim.answered_by}` has no direct evidence"))
+    return found
+
+
+def request_of(claim: Claim, run: str) -> Iterator[Request]:
+    """What would settle a claim, where the playbook has an own request for it."""
+    if claim.request:
+        yield Request(
+            layer=claim.answered_by.split(".")[0] or "window",
+            need=claim.request,
+            command=f"firstbad runs show {run}",
+            decides=f"whether it is a fault that {claim.says}",
+        )
 
 
 def _contradicted(claim: Claim, seen: Seen) -> bool:
-    return bool(claim.contradicted_if) and all_hold(claim.contradicted_if, seen)
+    shown = bool(claim.contradicted_if) and all_hold(claim.contradicted_if, seen)
+    return shown and not _plain(claim, seen)
+
+
+def _plain(claim: Claim, seen: Seen) -> bool:
+    return bool(claim.open_if) and all_hold(claim.open_if, seen)
+
+
+def _sides(claim: Claim, seen: Seen) -> Mapping[str, float | None]:
+    return {end: observe(seen, f"{claim.measure}_{end}") for end in ("before", "after", "z")}
+
+
+def _not_logged(claim: Claim, seen: Seen) -> bool:
+    """The comparison was made at a step that is recorded, and the signal was not there."""
+    if not claim.measure or observe(seen, f"{claim.measure.split('.')[0]}.outside_by") != 0:
+        return False
+    sides = _sides(claim, seen)
+    return sides["before"] is None and sides["after"] is None
+
+
+def _measured(claim: Claim, seen: Seen) -> str:
+    """The signal before and after, as a sentence; empty where it was not compared."""
+    if not claim.measure:
+        return ""
+    sides = _sides(claim, seen)
+    if sides["z"] is None:
+        return ""
+    step = observe(seen, f"{claim.measure.split('.')[0]}.step")
+    where = (
+        ("in the first third of the run", "in the last")
+        if step is None
+        else (f"in the steps before {step:.0f}", "from it on")
+    )
+    errors = number(abs(sides["z"]), digits=2)
+    called = claim.called[:1].upper() + claim.called[1:]
+    return (
+        f" {called} averages {number(sides['before'], digits=3)} {where[0]} and "
+        f"{number(sides['after'], digits=3)} {where[1]} ({errors} standard errors "
+        f"{'lower' if sides['z'] < 0 else 'higher'})."
+    )

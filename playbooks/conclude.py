@@ -6,9 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from firstbad.playbooks.causes import causes
-from firstbad.playbooks.complaints import claims_made, left_open, notes_on, unknown_to
+from firstbad.playbooks.complaints import (
+    Open,
+    answers_to,
+    claims_made,
+    left_open,
+    request_of,
+    unjudged,
+)
+from firstbad.playbooks.fill import fill
 from firstbad.playbooks.gate import Seen, all_hold, observe
-from firstbad.playbooks.loader import PLACE, Loaded
+from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Layer, Pointer
 from firstbad.playbooks.requests import requests_of
 from firstbad.playbooks.results import (
@@ -16,6 +24,7 @@ from firstbad.playbooks.results import (
     Confidence,
     Finding,
     LayerResult,
+    LeastBad,
     NotChecked,
     Onset,
     Request,
@@ -25,8 +34,6 @@ from firstbad.playbooks.results import (
 )
 from firstbad.playbooks.walk import window_kind
 from firstbad.tools.evidence import Evidence, Record
-from firstbad.tools.numbers import is_step, percent
-from firstbad.tools.numbers import number as written
 
 LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 STILL_GOING = "nothing measured here dates it"
@@ -73,9 +80,15 @@ def conclude(
     claims = claims_made(book.complaints, ask.symptoms)
     unanswered = left_open(claims, checks, seen)
     unused = [w.layer for w in waivers if w.layer not in waived]
-    answers = [fill(note.say, seen) for note in notes_on(claims, seen)]
-    if not findings and (unknown := unknown_to(book.complaints, ask.symptoms)):
-        answers.append(unknown)
+    answers = list(
+        answers_to(claims, book.about_step if ask.noticed_step is not None else (), seen)
+    )
+    not_judged = [] if findings else unjudged(book.complaints, ask.symptoms, seen)
+    if not_judged:
+        answers.append(
+            f"The complaint names {', '.join(not_judged)}: no check of this playbook looks for its "
+            "cause."
+        )
     notes = (
         *_notes(book.layers, checks, seen),
         *(
@@ -100,9 +113,7 @@ def conclude(
         )
     elif unanswered:
         outcome = "undetermined"
-        said = "; ".join(
-            f"that {c.says} (`{name}` has no direct evidence)" for c, name in unanswered
-        )
+        said = "; ".join(f"that {o.claim.says} ({o.why})" for o in unanswered)
         headline = f"No check failed, but what the complaint says is not answered: {said}."
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
@@ -112,6 +123,8 @@ def conclude(
             else " A signal moved, the outcome held: a change, not a fault."
         )
         headline += _rests_on(checks)
+        if not_judged:
+            headline += f" Not judged: {', '.join(not_judged)}."
     else:
         outcome = "undetermined"
         headline = (
@@ -155,11 +168,12 @@ def conclude(
                     checks,
                     seen,
                     ask,
-                    [name for _, name in unanswered] if not findings else [],
+                    unanswered if not findings and closed_at is None else [],
                 )
             )
         ),
         resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
+        least_bad=_least_bad(first_bad, checkpoint_steps) if outcome == "incident" else None,
         playbooks=(loaded.ref,),
         usage=usage,
         versions=dict(versions),
@@ -196,8 +210,9 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         supports=tuple(dict.fromkeys([*broken, *named])) or result.evidence,
         contradicts=tuple(dict.fromkeys(against)),
         confidence=confidence,
-        refuted_by=pointer.refuted_by or cause.refuted_by,
-        remedy=pointer.remedy or cause.remedy,
+        refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
+        remedy=fill(pointer.remedy or cause.remedy, seen),
+        verify=fill(pointer.verify or cause.verify, seen),
         remedy_kind=cause.remedy_kind,
         dilutes=cause.dilutes,
         ruled_out=tuple(
@@ -276,23 +291,6 @@ def order_findings(
         )
         for f in numbered
     ]
-
-
-def fill(text: str, seen: Seen) -> str:
-    """Put measured numbers into a claim's `{alias.field}` places."""
-
-    def number(place: str, form: str) -> str:
-        value = observe(seen, place)
-        if value is None:
-            return "unknown"
-        if form == "%":
-            return percent(value)
-        return written(value, digits=int(form or 3), step=is_step(place.split(".")[1]))
-
-    return PLACE.sub(
-        lambda m: number(f"{m[1]}.{m[2]}", m[0][1:-1].partition(":")[2]),
-        text,
-    )
 
 
 def _starts(finding: Finding) -> float:
@@ -407,9 +405,10 @@ def _requests(
     checks: Sequence[CheckResult],
     seen: Seen,
     ask: Ask,
-    wanted: Sequence[str],
+    unanswered: Sequence[Open],
 ) -> Iterable[Request]:
-    """What would close an open layer, or answer the complaint (`wanted`: `layer.check`)."""
+    """What would close an open layer, or settle what of the complaint is unanswered."""
+    wanted = {o.claim.answered_by for o in unanswered if not o.claim.request}
     for result in checks:
         check = by_check[result.layer, result.check]
         open_ = result.outcome == "inconclusive" and result.required
@@ -417,6 +416,8 @@ def _requests(
             yield from requests_of(
                 check, seen, layer=result.layer, framework=ask.framework, run=ask.run
             )
+    for each in unanswered:
+        yield from request_of(each.claim, ask.run)
 
 
 def _rests_on(checks: Sequence[CheckResult]) -> str:
@@ -440,6 +441,16 @@ def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
     bound = (onset.bracket_start or 0) + 1 if sampled else onset.first_bad
     earlier = [step for step in checkpoint_steps if step < bound]
     return f"checkpoint-{max(earlier)}" if earlier else None
+
+
+def _least_bad(onset: Onset, checkpoint_steps: Sequence[int]) -> LeastBad | None:
+    """The earliest checkpoint that carries the fault, where none is earlier than the fault."""
+    if onset.first_bad is None or onset.from_start or _resume_from(onset, checkpoint_steps):
+        return None
+    later = [step for step in checkpoint_steps if step >= onset.first_bad]
+    if not later:
+        return None
+    return LeastBad(checkpoint=f"checkpoint-{min(later)}", updates=min(later) - onset.first_bad + 1)
 
 
 def _int(value: bool | int | float | None) -> int | None:

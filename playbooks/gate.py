@@ -106,7 +106,7 @@ def judge(
                 reason, message = "tool_error", broken
             else:
                 said = [e.summary for a in check.evidence if (e := seen.get(a)) and not e.metrics]
-                message = "; ".join(dict.fromkeys(said)) or _unmet(missing)
+                message = "; ".join(dict.fromkeys(said)) or _unmet(missing, seen)
     return CheckResult(
         playbook=playbook,
         layer=layer,
@@ -124,14 +124,14 @@ def judge(
     )
 
 
-def _unmet(clauses: tuple[Clause, ...]) -> str:
-    """The conditions of the strongest alternative that do not hold, with what was seen."""
-    parts = [
-        f"`{c.measure}` is {'unknown' if c.observed is None else f'{c.observed:.4g}'}, "
-        f"{c.op} {c.limit:g} is needed"
-        for c in clauses
-    ]
-    return "; ".join(parts)
+def _unmet(clauses: tuple[Clause, ...], seen: Seen) -> str:
+    """What was measured for the conditions of the strongest alternative that do not hold.
+
+    In the words of the tools; the conditions themselves stand among the clauses.
+    """
+    aliases = dict.fromkeys(c.measure.split(".", 1)[0] for c in clauses)
+    said = dict.fromkeys(seen[a].summary for a in aliases if a in seen and seen[a].summary)
+    return f"not enough to decide: {'; '.join(said)}" if said else "nothing was measured for it"
 
 
 def _broken(check: Check, seen: Seen) -> str:

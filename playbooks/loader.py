@@ -25,6 +25,8 @@ from firstbad.tools.registry import Tool, tools
 
 REFERENCE = re.compile(r"^\$(?:noticed_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
 PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
+QUOTE = "quote"
+"""In a sentence's place: what the run's own log says, rather than a number."""
 
 
 class _Once(SAFE):  # type: ignore[misc,valid-type]  # the C loader where there is one
@@ -190,8 +192,7 @@ def _check_names(check: Check, aliases: Aliases, order: list[str], layer: Layer)
         for measure in bounds:
             yield from _measure(measure, aliases)
     for text in _texts(check):
-        for match in PLACE.finditer(text):
-            yield from _measure(f"{match[1]}.{match[2]}", aliases)
+        yield from _places(text, aliases)
     for pointer in check.points_to:
         if pointer.cause not in causes():
             yield f"no cause `{pointer.cause}`{_offer(pointer.cause, causes())}"
@@ -218,14 +219,16 @@ def _texts(check: Check) -> Iterator[str]:
     """Sentences that numbers are put into."""
     for pointer in check.points_to:
         yield from (pointer.claim, *pointer.ruled_out)
+        yield from (pointer.remedy, pointer.verify, pointer.refuted_by)
     yield from (note.say for note in check.notes)
 
 
 def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterator[str]:
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
-    tops += [c.contradicted_if for c in playbook.complaints]
-    tops += [note.when for c in playbook.complaints for note in c.answers]
+    tops += [b for c in playbook.complaints for b in (c.contradicted_if, c.true_if, c.open_if)]
+    notes = [*playbook.about_step, *(note for c in playbook.complaints for note in c.answers)]
+    tops += [note.when for note in notes]
     for bounds in tops:
         for measure in bounds:
             yield from _measure(measure, aliases)
@@ -244,9 +247,10 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
     for claim in playbook.complaints:
         if claim.answered_by and claim.answered_by not in order:
             yield f"complaints: no check `{claim.answered_by}`{_offer(claim.answered_by, order)}"
-        for note in claim.answers:
-            for match in PLACE.finditer(note.say):
-                yield from _measure(f"{match[1]}.{match[2]}", aliases)
+        for end in ("before", "after", "z") if claim.measure else ():
+            yield from _measure(f"{claim.measure}_{end}", aliases)
+    for note in notes:
+        yield from _places(note.say, aliases)
     for symptom in playbook.symptoms:
         yield from (
             f"symptoms: no layer `{s}`{_offer(s, order)}"
@@ -261,6 +265,13 @@ def _bounds(check: Check) -> Iterator[Bounds]:
     for pointer in check.points_to:
         yield from (pointer.when, pointer.contradicted_if, *pointer.ruled_out.values())
     yield from (note.when for note in check.notes)
+
+
+def _places(text: str, aliases: Aliases) -> Iterator[str]:
+    """What is wrong with the places of a sentence."""
+    for alias, name in ((m[1], m[2]) for m in PLACE.finditer(text)):
+        if name != QUOTE or alias not in aliases:
+            yield from _measure(f"{alias}.{name}", aliases)
 
 
 def _measure(measure: str, aliases: Aliases) -> Iterator[str]:

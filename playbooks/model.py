@@ -54,7 +54,10 @@ class Pointer(Strict):
     ruled_out: dict[str, Bounds] = {}
     """Look-alike sentence -> bounds that strike it out when they all hold."""
     remedy: str = ""
-    """What fixes it, where this form of the cause wants another remedy than the cause's own."""
+    """What fixes it, where this form of the cause wants another remedy than the cause's own; like
+    the next two, a sentence with places for numbers."""
+    verify: str = ""
+    """What to look at after the fix, where that is another thing than for the cause."""
     refuted_by: str = ""
     """What would refute it, where that is another thing than for the cause."""
 
@@ -136,10 +139,23 @@ class Claim(Strict):
     """The claim in words, after "the complaint says that"."""
     contradicted_if: Bounds = {}
     """Bounds under which the log shows nothing of the kind."""
+    contradicted: str = "no lasting change of that kind is logged"
+    """What is said then, after the claim and a semicolon."""
+    measure: str = ""
+    """`alias.signal` of a comparison around the step that was named: its `_before`, `_after` and
+    `_z` are told. A claim about a signal that is not logged stays open."""
+    called: str = ""
+    """The signal in words, where there is a `measure`."""
+    true_if: Bounds = {}
+    """Bounds under which the log plainly bears the claim out."""
+    open_if: Bounds = {}
+    """Bounds under which it stays open whatever passed: plainly true, and the outcome suffers."""
     answered_by: str = ""
     """`layer.check` whose direct pass excludes the faults that look like this; empty: none does."""
     answers: tuple[Note, ...] = ()
     """Sentences that answer the claim where its bounds hold, said beside the outcome."""
+    request: str = ""
+    """Evidence that would settle the claim; default: what `answered_by` asks for."""
 
 
 class Unbuilt(Strict):
@@ -182,6 +198,8 @@ class Playbook(Strict):
     symptoms: tuple[Symptom, ...] = ()
     complaints: tuple[Claim, ...] = ()
     """What a complaint may claim, and which check answers it."""
+    about_step: tuple[Note, ...] = ()
+    """Sentences about the step that a complaint names, said where their bounds hold."""
     unbuilt: tuple[Unbuilt, ...] = ()
     """Measures that no check takes yet: every verdict names them as not checked."""
     decisions: tuple[Decision, ...] = ()

@@ -103,6 +103,8 @@ class Finding(Record):
     refuted_by: str
     remedy: str
     remedy_kind: RemedyKind
+    verify: str = ""
+    """What to look at after the fix."""
     dilutes: str = ""
     """What only makes the curve look better."""
     ruled_out: tuple[str, ...] = ()
@@ -163,6 +165,14 @@ class Usage(Record):
     seconds: float = 0.0
 
 
+class LeastBad(Record):
+    """A checkpoint that was saved after the fault began."""
+
+    checkpoint: str
+    updates: int
+    """Bad updates that it holds, by the date of the fault."""
+
+
 class Verdict(Record):
     """The conclusion of an investigation."""
 
@@ -192,6 +202,8 @@ class Verdict(Record):
     requests: tuple[Request, ...]
     resume_from: str | None = None
     """Last checkpoint before the onset."""
+    least_bad: LeastBad | None = None
+    """Where there is none before it: the first one after."""
     playbooks: tuple[PlaybookRef, ...]
     usage: Usage
     versions: dict[str, str]

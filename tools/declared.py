@@ -51,6 +51,10 @@ class Declared(Metrics):
     beta: float | None
     max_grad_norm: float | None
     entropy_coefficient: float | None
+    temperature: float | None
+    top_p: float | None
+    top_k: float | None
+    repetition_penalty: float | None
 
 
 @tool
@@ -72,6 +76,10 @@ def read_declared(run: Run) -> Measured[Declared]:
         beta=config.number("beta"),
         max_grad_norm=config.number("max_grad_norm"),
         entropy_coefficient=config.number("entropy_coef"),
+        temperature=config.number("temperature"),
+        top_p=config.number("top_p"),
+        top_k=config.number("top_k"),
+        repetition_penalty=config.number("repetition_penalty"),
     )
     rows = tuple((k, str(config.values[k])[:120]) for k in SHOWN if k in config.values)
     return Measured(

@@ -17,6 +17,8 @@ FAILURE = re.compile(
     r"|error|connection|(?<![\d.])(?:50[0-4]|429)(?!\d|\.\d)|retry|dead|killed|reset by peer",
     re.IGNORECASE,
 )
+QUOTED = 160
+"""Characters of an error that are quoted."""
 DIGITS = re.compile(r"\d+")
 
 
@@ -72,7 +74,18 @@ def list_events(run: Run) -> Measured[Events]:
         f"{metrics.n_warnings} warnings{said}",
         tables=(table,) if rows else (),
         signal="scoring failures in the log" if failures else "",
+        quote=_last_error(run.events),
     )
+
+
+def _last_error(events: tuple[Event, ...]) -> str:
+    """The last error of the log, which is what ended the run where one did; empty without any."""
+    errors = [e for e in events if e.kind == "error" and e.text.strip()]
+    if not errors:
+        return ""
+    said = "".join(c for c in " ".join(errors[-1].text.split()) if c.isprintable() and c != "`")
+    cut = said if len(said) <= QUOTED else said[:QUOTED] + "…"
+    return f"The log says: `{cut}`."
 
 
 def _scoring_failure(event: Event) -> bool:

@@ -12,6 +12,8 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, total_reward
 from firstbad.tools.run import Run
 
+LOOSE = 0.1
+"""Nats per token that leave a policy room to move."""
 PINNED = 0.3
 """Used share beyond which the run counts as pinned, and that from its first step."""
 
@@ -24,6 +26,8 @@ class KlBudget(Dated):
     """2 beta^2 KL_seq / E[A^2], last third; near 1: pinned."""
     kl_late: float
     """Nats per token."""
+    beta_loose: float
+    """Weight at which a converged policy would spend 0.1 nats per token."""
     reward_gain: float
     """Reward of the last third less the first, in standard deviations of single steps."""
     contrast: float
@@ -70,8 +74,10 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         size = float(np.median(np.abs(np.array_split(loss.values, 3)[2])))
         share = round(beta * late / size, 4) if size > 0 else None
     used = 2 * beta**2 * late * tokens / max(1e-9, float(np.mean(squares)))
+    loose = float(np.sqrt(float(np.mean(squares)) / (2 * LOOSE * tokens))) if tokens else beta
     metrics = KlBudget(
         beta=beta,
+        beta_loose=float(f"{loose:.2g}"),
         used_share=round(used, 6),
         kl_late=round(late, 6),
         reward_gain=round((float(last.mean()) - float(first.mean())) / max(noise, 1e-9), 4),

@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Capture, Run
 from firstbad.tools.tokens import completion_end
@@ -46,6 +47,8 @@ class Numbers(Dated):
     first_nonfinite_order: int | None
     """Place in the order of computation of what broke first: 0 reward, 1 log-prob, 2 ratio,
     3 KL, 4 loss, 5 gradient."""
+    finite_beside: int
+    """Quantities earlier in that order that are logged as finite at the first bad step."""
     low_precision_config: bool | None
     """The config trains in float16 or bfloat16."""
 
@@ -89,6 +92,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     first = found[0] if found else None
     steps = run.signals.steps.tolist() or [c.step for c in run.captures]
     good = [s for s in steps if first is None or s < first[0]]
+    beside = _finite_beside(run, first)
     low = run.config.flag("fp16") or run.config.flag("bf16")
     metrics = Numbers(
         n_captures=captures,
@@ -99,6 +103,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         nonfinite_logged_steps=len(logged),
         scaler_skips=len(skips),
         first_nonfinite_order=first[1] if first else None,
+        finite_beside=len(beside),
         low_precision_config=low,
         last_good_step=int(good[-1]) if good and first else None,
         first_bad_step=first[0] if first else None,
@@ -112,6 +117,9 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     )
     text = f"{values} captured values and {len(run.signals.known)} signals: "
     text += f"first non-finite is `{first[2]}` at step {first[0]}" if first else "all finite"
+    if beside:
+        told = ", ".join(f"`{name}` {number(value, digits=3)}" for name, value in beside)
+        text += f", where {told} are finite"
     if skips:
         text += f"; the gradient norm alone is not finite at {len(skips)} steps, with a loss scaler"
     if run.captures.unreadable:
@@ -123,6 +131,18 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         tables=(table,) if found else (),
         signal=f"finiteness of {first[2]}" if first else "",
     )
+
+
+def _finite_beside(run: Run, first: tuple[int, int, str, int] | None) -> list[tuple[str, float]]:
+    """Logged quantities that come before the first non-finite one, at its step."""
+    if first is None:
+        return []
+    found = []
+    for name, signal in run.signals.known.items():
+        there = signal.values[signal.steps == first[0]]
+        if 0 < ORDER.get(name, 0) < first[1] and len(there) and np.isfinite(there).all():
+            found.append((name, float(there[0])))
+    return found
 
 
 HALF = ("fp16", "float16", "16", "16-mixed", "half")

@@ -36,6 +36,8 @@ class Measured(Generic[M]):
     window: tuple[int, int] | None = None
     signal: str = ""
     """What a dated measure was seen in."""
+    quote: str = ""
+    """A sentence that quotes the run's own log."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ _TABLE: dict[str, Tool] = {}
 # One line per file of measurements. A new file of tools is added here and nowhere else.
 _MODULES = (
     "advantages",
+    "around",
     "arrival",
     "declared",
     "events",
@@ -192,5 +195,6 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,
+        quote=measured.quote,
         seconds=time.perf_counter() - started,
     )

@@ -34,6 +34,9 @@ class Schedule(Dated):
     """Of steps whose rate differs from the schedule by more than 5 % (0 where it is unknown)."""
     late_start_steps: int
     """Steps with a rate of 0 before the schedule begins, beyond those that it holds itself."""
+    settings_fit_after: bool | None
+    """The configured schedule is that of the steps after the jump: the settings are of the part of
+    the run that begins there. None without a jump or a known schedule."""
     at_resume: bool
     """A resume stands within one step of the first deviation."""
 
@@ -61,6 +64,11 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
     jump, at = _largest_jump(rate, expected, steps.astype(float), warm)
     if "restart" in (run.config.text("lr_scheduler_type") or ""):
         jump, at = 1.0, None  # jumps are its nature
+    fits_after = None
+    if expected is not None and at is not None and jump > JUMP:
+        before, fits_after = _sides(rate, expected, steps, warm, at)
+        if before is not None and fits_after:
+            expected = expected * before  # the schedule that the run had until the jump
     off = _off(rate, expected, jump, at)
     first = int(np.argmax(off)) if off.any() else None
     factor = 1.0
@@ -81,6 +89,7 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         configured=run.config.number("learning_rate"),
         share_off=round(float(off.mean()), 6),
         late_start_steps=idle,
+        settings_fit_after=fits_after,
         at_resume=place is not None and any(abs(r - int(steps[place])) <= 1 for r in resumes),
         last_good_step=int(steps[first - 1]) if first else None,
         first_bad_step=None if first is None else int(steps[first]),
@@ -195,6 +204,21 @@ def _largest_jump(
     size[dropped] = math.log(1e6)
     at = int(np.argmax(size)) if len(size) else 0
     return (float(np.exp(size[at])), at + 1) if len(size) and size[at] > 0 else (1.0, None)
+
+
+def _sides(
+    rate: FloatArray, expected: FloatArray, steps: IntArray, warm: float, at: int
+) -> tuple[float | None, bool]:
+    """Rate over schedule before the jump, where steady; whether only the side after follows it."""
+    use = (expected > 0) & (rate > 0) & (steps > warm + 1)
+    ratio = np.divide(rate, expected, out=np.ones(len(rate)), where=expected > 0)
+    before, after = ratio[:at][use[:at]], ratio[at:][use[at:]]
+    if not len(before) or not len(after):
+        return None, False
+    level = float(np.median(before))
+    steady = bool((np.abs(before / level - 1) <= 0.05).mean() > 0.9)
+    follows = bool((np.abs(after - 1) <= 0.05).mean() > 0.9) and abs(level - 1) > 0.05
+    return (level if steady else None), follows
 
 
 def _off(rate: FloatArray, expected: FloatArray | None, jump: float, at: int | None) -> BoolArray:

@@ -128,8 +128,8 @@ def _actions(
     if remedy := leading.remedy or (cause.remedy if cause else ""):
         yield Row(label[leading.remedy_kind], remedy)
     yield Row("resume", _resume(verdict, onset))
-    if cause and cause.verify:
-        yield Row("verify", cause.verify)
+    if verify := leading.verify or (cause.verify if cause else ""):
+        yield Row("verify", verify)
     if dilutes := leading.dilutes or (cause.dilutes if cause else ""):
         yield Row("only dilutes", dilutes)
 
@@ -166,6 +166,12 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
 def _resume(verdict: Verdict, onset: Onset) -> str:
     if onset.from_start:
         return "start again: there is no good step to go back to"
+    if (least := verdict.least_bad) is not None:
+        return (
+            f"none was saved before step {step(onset.first_bad)}; the least bad is "
+            f"`{one_line(least.checkpoint)}`, which holds {least.updates} bad "
+            f"update{'' if least.updates == 1 else 's'}; or start again"
+        )
     if verdict.resume_from is None:
         return (
             "no checkpoint before the first bad step was found; start again, "

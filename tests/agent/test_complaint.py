@@ -22,7 +22,7 @@ SAID: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "reward went to 0 at 4.1k": (4100, ("reward_drop",)),
     "My reward has not moved for hundreds of steps. Config below.": (None, ("reward_flat",)),
     "Reward has been flat for 300 steps": (None, ("reward_flat",)),
-    "Loss is 0 from the first step. Is it training at all?": (None, ("loss_zero",)),
+    "Loss is 0 from the first step. Is it training at all?": (1, ("loss_zero",)),
     "Loss, grad norm and KL are all exactly 0, but the reward looks normal": (
         None,
         ("loss_zero", "kl_zero", "grad_norm_zero"),
@@ -86,6 +86,36 @@ def test_complaint_is_understood(text: str, meant: tuple[int | None, tuple[str, 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "reward goes up but eval is worse",
+        "reward hacking since step 60, eval accuracy drops",
+        "val score falls while train reward rises",
+        "training reward climbs and held-out accuracy degrades",
+        "奖励上升,但是验证集准确率下降",
+    ],
+)
+def test_other_words_for_one_thing_are_one_symptom(text: str) -> None:
+    assert read_complaint(text).symptoms == ("reward_rise_eval_down",)
+
+
+@pytest.mark.parametrize(
+    ("text", "symptoms"),
+    [
+        ("eval accuracy drops", ("eval_down",)),
+        ("accuracy on the test set is down", ("eval_down",)),
+        ("accuracy drops", ("reward_drop",)),
+        ("length grows, reward hacking?", ("length_up", "reward_hacking")),
+        ("entropy drops, and there is no KL in the logs", ("entropy_down", "kl_missing")),
+        ("KL is not logged", ("kl_missing",)),
+        ("no KL spike anywhere, loss is nan", ("kl_up", "nan")),
+    ],
+)
+def test_look_alikes_are_told_apart(text: str, symptoms: tuple[str, ...]) -> None:
+    assert read_complaint(text).symptoms == symptoms
+
+
+@pytest.mark.parametrize(
     ("text", "step"),
     [
         ("it broke at the 4000th step", 4000),
@@ -94,6 +124,11 @@ def test_complaint_is_understood(text: str, meant: tuple[int | None, tuple[str, 
         ("first 50 steps fine, then at 66 nothing", 66),
         ("reward dropped from 0.8 to 0.2 at 66", 66),
         ("global_step=7", 7),
+        ("between 50 and 70 it broke", 50),
+        ("bad from the beginning", 1),
+        ("from the very start entropy is low", 1),
+        ("from the start until step 50 it was fine", 50),
+        ("一开始就乱码", 1),
         ("step 12.5", None),
         ("reward stuck at 0.5", None),
         ("took 30 s after 12 hours", None),

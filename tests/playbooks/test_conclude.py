@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.playbooks.conclude import fill, merge_findings
+from firstbad.playbooks.conclude import merge_findings
+from firstbad.playbooks.fill import fill
 from firstbad.playbooks.results import Finding, Onset, Verdict
 from firstbad.tools.evidence import Evidence
 
@@ -181,6 +182,109 @@ def test_a_complaint_that_no_check_looks_into_is_told_so(
     assert verdict(book=book, symptoms=()).answers == ()
     # Beside a finding it would only distract.
     assert verdict(book=book, symptoms=("entropy_down",), rate=JUMP).answers == ()
+
+
+FELL: dict[str, Any] = {
+    "symptom": "reward_drop",
+    "says": "the reward fell",
+    "contradicted_if": {"onset.outcome_fell": "== 0"},
+    "measure": "around.reward",
+    "called": "the reward",
+    "true_if": {"around.reward_z": "< -2"},
+    "open_if": {"around.reward_z": "< -2"},
+    "answered_by": "reward.judged",
+    "request": "both checkpoints on the same prompts",
+}
+
+
+def around(before: float | None, after: float | None, z: float | None) -> dict[str, Any]:
+    return {
+        "step": 90,
+        "outside_by": 0,
+        "reward_before": before,
+        "reward_after": after,
+        "reward_z": z,
+    }
+
+
+def test_a_fall_that_the_log_plainly_shows_is_never_called_none(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    # No signal leaves its band, and the judge agrees: the reward is right, and it fell.
+    found = verdict(
+        book=small.book(complaints=[FELL]),
+        symptoms=("reward_drop",),
+        onset={**STEADY, "outcome_fell": False},
+        around=around(0.842, 0.76, -2.6),
+    )
+    assert found.outcome == "undetermined"
+    assert "the log shows it" in found.headline
+    (answer,) = found.answers
+    assert "no lasting" not in answer
+    assert "0.842 in the steps before 90 and 0.76 from it on (2.6 standard errors lower)" in answer
+    assert [r.need for r in found.requests] == ["both checkpoints on the same prompts"]
+
+
+@pytest.mark.parametrize("z", [-1.2, 3.0])
+def test_a_fall_that_is_none_is_told_with_its_numbers(
+    verdict: MakeVerdict, small: SimpleNamespace, z: float
+) -> None:
+    found = verdict(
+        book=small.book(complaints=[FELL]),
+        symptoms=("reward_drop",),
+        onset={**STEADY, "outcome_fell": False},
+        around=around(0.8, 0.8, z),
+    )
+    assert found.outcome == "healthy"
+    (answer,) = found.answers
+    assert "no lasting change" in answer
+    assert "averages 0.8 in the steps before 90" in answer
+
+
+def test_what_is_not_logged_can_not_be_contradicted(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    found = verdict(
+        book=small.book(complaints=[FELL]),
+        symptoms=("reward_drop",),
+        onset={**STEADY, "outcome_fell": None},
+        around=around(None, None, None),
+    )
+    assert found.outcome == "undetermined"
+    assert "the reward is not logged" in found.headline
+    assert len(found.requests) == 1
+
+
+def test_a_true_claim_without_a_check_is_named_and_no_alarm(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    unjudged = {k: v for k, v in FELL.items() if k not in ("answered_by", "contradicted_if")}
+    unjudged["open_if"] = {"around.reward_z": "< -2", "onset.end_over_best": "< 0.75"}
+    book = small.book(complaints=[unjudged])
+
+    def told(end: float) -> Verdict:
+        return verdict(
+            book=book,
+            symptoms=("reward_drop",),
+            onset={**STEADY, "end_over_best": end},
+            around=around(0.8, 0.6, -5.0),
+        )
+
+    assert told(0.9).outcome == "healthy"
+    assert "Not judged: reward drop." in told(0.9).headline
+    assert "It is so." in told(0.9).answers[0]
+    assert told(0.5).outcome == "undetermined"
+    assert told(0.5).requests
+
+
+def test_the_step_that_was_named_is_answered(verdict: MakeVerdict, small: SimpleNamespace) -> None:
+    note = {"when": {"around.outside_by": "> 0"}, "say": "Step {around.step} is outside."}
+    book = small.book(about_step=[note])
+    outside = {**around(None, None, None), "step": 5000, "outside_by": 4880}
+    assert verdict(book=book, noticed_step=5000, around=outside).answers == (
+        "Step 5000 is outside.",
+    )
+    assert verdict(book=book, around=outside).answers == ()
 
 
 def test_a_failed_check_leads_whatever_was_complained_about(
@@ -611,3 +715,22 @@ def test_the_rules_hold_for_every_record(
         assert (size.outcome, size.clauses) == ("not_reached", ())
     # The same record gives the same verdict.
     assert verdict(waive=dict.fromkeys(waived, "a reason"), **readings) == found
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "least"),
+    [
+        ([20, 40], None),  # one is earlier
+        ([31, 60], ("checkpoint-31", 1)),  # saved at the first bad step: it holds that update
+        ([60, 90], ("checkpoint-60", 30)),
+        ([], None),
+    ],
+)
+def test_the_least_bad_checkpoint_is_named_where_none_is_good(
+    verdict: MakeVerdict, checkpoints: list[int], least: tuple[str, int] | None
+) -> None:
+    found = verdict(onset={**MOVED}, rows=BROKEN_ROWS, checkpoints=checkpoints)
+    assert found.first_bad.first_bad == 31
+    got = found.least_bad
+    assert (None if got is None else (got.checkpoint, got.updates)) == least
+    assert (found.resume_from is None) == (least is not None or not checkpoints)

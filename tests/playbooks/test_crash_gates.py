@@ -156,22 +156,38 @@ def test_the_grid_of_bfloat16(figures: dict[str, Any], outcome: str) -> None:
     assert judged("numerics", "grid", grid=grid).outcome == outcome
 
 
-@pytest.mark.parametrize(("captures", "said"), [(3, True), (0, False)])
-def test_log_probs_are_called_finite_only_where_some_were_captured(
-    captures: int, said: bool
+@pytest.mark.parametrize(
+    ("order", "beside", "claims", "refuted_by", "confidence"),
+    [
+        (2, 0, "The ratio is the first value", "a finite ratio", "medium"),
+        (3, 1, "KL, loss or gradient", "clamped before exp", "medium"),
+        (4, 3, "KL, loss or gradient", "clamped before exp", "medium"),
+        (5, 4, "The gradient alone", "another operation", "low"),
+        (5, 0, "KL, loss or gradient", "clamped before exp", "medium"),  # nothing else is logged
+    ],
+)
+def test_what_is_said_follows_from_what_broke_first(
+    order: int, beside: int, claims: str, refuted_by: str, confidence: str
 ) -> None:
     numbers = {
-        "n_captures": captures,
+        "n_captures": 3,
         "n_signals": 9,
         "nonfinite_captured": 0,
         "nonfinite_logged_steps": 4,
-        "first_nonfinite_order": 3,
+        "first_nonfinite_order": order,
+        "finite_beside": beside,
+        "first_bad_step": 55,
     }
-    seen = seen_of(numbers=numbers)
+    seen = seen_of(numbers=numbers, events={"n_errors": 1})
+    seen["events"] = seen["events"].model_copy(update={"quote": "The log says: `inf`."})
     check = check_of("numerics", "finite")
     result = judge(check, seen, playbook="crash", layer="numerics")
-    assert result.outcome == "fail"
-    assert ("captured" in build_finding(check, result, seen).claim) == said
+    found = build_finding(check, result, seen)
+    assert found.cause == "num.exp_overflow"
+    assert found.claim.startswith(claims)
+    assert found.claim.endswith("The log says: `inf`.")
+    assert refuted_by in found.refuted_by
+    assert found.confidence == confidence
 
 
 @pytest.mark.parametrize(
@@ -188,3 +204,49 @@ def test_a_resume_whose_state_nobody_could_read(
     rate = {"n_steps": 120, "expected_known": True, "jump_factor": jump, "largest_factor": 1.0}
     found = judged("optimizer", "learning_rate", lr=rate, state={"settled": settled})
     assert (found.outcome, found.strength) == (outcome, strength)
+
+
+@pytest.mark.parametrize(
+    ("settings_fit_after", "said"),
+    [(True, "those of the part of the run"), (False, "its schedule")],
+)
+def test_a_jump_beside_settings_of_either_side(settings_fit_after: bool, said: str) -> None:
+    rate = {
+        "n_steps": 120,
+        "expected_known": True,
+        "jump_factor": 20.0,
+        "rate_before": 1e-4,
+        "rate_after": 2e-3,
+        "configured": 2e-3,
+        "settings_fit_after": settings_fit_after,
+    }
+    seen = seen_of(lr=rate, state={"settled": True})
+    check = check_of("optimizer", "learning_rate")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="optimizer"), seen)
+    assert found.cause == "opt.lr_jump"
+    assert said in found.claim
+    # "Equals the schedule at every step" would hold in a run that keeps the wrong rate.
+    assert ("0.0001" in found.verify) == settings_fit_after
+    assert ("0.0001" in found.remedy) == settings_fit_after
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_factor_is_joined_with_the_accumulation_steps_where_they_are_one(known: bool) -> None:
+    identity = {
+        "n_steps": 120,
+        "policy_coefficient": 2.0,
+        "kl_coefficient": None,
+        "joint_correlation": 0.99,
+        "correlation_least": 0.99,
+        "whole_loss": True,
+        "slope_deviation": 1.0,
+        "slope_worst": 2.01,
+        "factor": 2.0,
+        "factor_is_accumulation": known,
+    }
+    seen = seen_of(identity=identity, setting={"accumulation_steps": 2.0}, level={})
+    check = check_of("accumulation", "loss_identity")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="accumulation"), seen)
+    assert found.cause == "grad.accumulation_scale"
+    assert ("2 accumulation steps" in found.claim) == known
+    assert ("by 2, the accumulation steps" in found.remedy) == known

@@ -29,9 +29,13 @@ def test_settings_are_read_as_they_stand(make_run: MakeRun, measure: Measure) ->
         "beta": 0.0,
         "max_grad_norm": 0.2,
         "entropy_coef": 0.01,
+        "temperature": 0.7,
+        "top_p": 0.95,
+        "top_k": 50,
+        "repetition_penalty": 1.1,
     }
     assert measure(TOOL, make_run(config=config)) == {
-        "n_settings": 9,
+        "n_settings": 13,
         "accumulation_steps": 4.0,
         # A generation serves 8 micro-steps, 4 make an optimizer step: 2 updates, twice over.
         "updates_per_batch": 4.0,
@@ -40,6 +44,10 @@ def test_settings_are_read_as_they_stand(make_run: MakeRun, measure: Measure) ->
         "beta": 0.0,
         "max_grad_norm": 0.2,
         "entropy_coefficient": 0.01,
+        "temperature": 0.7,
+        "top_p": 0.95,
+        "top_k": 50.0,
+        "repetition_penalty": 1.1,
     }
 
 

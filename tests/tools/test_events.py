@@ -41,6 +41,18 @@ def test_counts_and_the_first_scoring_failure(make_run: MakeRun, measure: Measur
     assert not found["from_start"]
 
 
+def test_the_last_error_is_quoted_in_one_harmless_line(
+    make_run: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    def quote(*events: tuple[Any, ...]) -> str:
+        return evidence(TOOL, make_run(events=events)).quote
+
+    assert quote(*EVENTS) == "The log says: `CUDA error on rank 3`."
+    assert quote(*EVENTS[:5]) == ""
+    assert quote(("error", 3, "a"), ("error", 9, "`x`\n\x1b[2J  y")) == "The log says: `x [2J y`."
+    assert len(quote(("error", 3, "long " * 99))) < 200
+
+
 def test_events_are_grouped_by_text_without_its_digits(
     make_run: MakeRun, evidence: Callable[..., Evidence]
 ) -> None:

@@ -50,6 +50,8 @@ def test_hand_computed_share(make_run: MakeRun, batch: MakeBatch, measure: Measu
     assert found["used_share"] == pytest.approx(0.005)
     assert found["kl_share_of_loss"] == 0.25
     assert (found["beta"], found["kl_late"], found["contrast"]) == (0.1, 0.02, 1)
+    # 0.1 nats per token, 5 per sequence: sqrt(4 / (2 x 5)) = 0.632.
+    assert found["beta_loose"] == 0.63
 
 
 def test_gain_is_told_in_spreads_of_a_step(

@@ -41,6 +41,25 @@ def test_hand_counted_values(
     assert (found["last_good_step"], found["first_bad_step"]) == (6, 7)
 
 
+def test_what_is_finite_beside_the_first_that_is_not(
+    make_run: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    signals = {
+        "ratio_max": [1.0] * 9,
+        "kl_ref": [0.05] * 9,
+        "loss": [-0.02] * 9,
+        "grad_norm_preclip": [*[0.5] * 8, NAN],
+    }
+    found = evidence(TOOL, make_run(signals=signals))
+    assert found.metrics is not None
+    assert (found.metrics["first_nonfinite_order"], found.metrics["finite_beside"]) == (5, 3)
+    assert "at step 9, where" in found.summary
+    assert "`ratio_max` 1, `kl_ref` 0.05, `loss` -0.02 are finite" in found.summary
+    # What comes later in the computation follows the break, and says nothing of it.
+    early = {**signals, "kl_ref": [*[0.05] * 8, INF]}
+    assert (evidence(TOOL, make_run(signals=early)).metrics or {})["finite_beside"] == 1
+
+
 @pytest.mark.parametrize(
     ("name", "order"),
     [

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import Run
 
 TOOL = "check_learning_rate"
@@ -56,6 +57,35 @@ def test_hand_computed_linear_schedule(make_run: MakeRun, measure: Measure) -> N
     assert (found["n_steps"], found["configured"]) == (10, 8)
     assert found["expected_known"]
     assert found["largest_factor"] == 1
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear"])
+@pytest.mark.parametrize("peak_after", [1e-6, 2e-5])
+def test_settings_of_a_resumed_run_are_no_schedule_of_the_steps_before(
+    make_run: MakeRun,
+    measure: Measure,
+    evidence: Callable[..., Evidence],
+    kind: str,
+    peak_after: float,
+) -> None:
+    # The rate jumps 20-fold at step 61; the settings hold the rate before it, or the one after.
+    rate = rates(kind, warm=4)
+    rate[ONSET - 1 :] *= 20
+    run = run_of(make_run, rate, kind, warm=4, peak=peak_after)
+    found = measure(TOOL, run)
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 1, ONSET)
+    assert found["settings_fit_after"] == (peak_after == 2e-5)
+    # Either way the schedule that is shown is the one that the run had until then.
+    rows = {int(str(r[0])): r[1:] for r in evidence(TOOL, run).tables[0].rows}
+    assert rows[30][1] == pytest.approx(rows[30][0])
+    assert rows[90][1] == pytest.approx(float(str(rows[90][0])) / 20)
+
+
+def test_a_jump_that_no_side_of_the_settings_explains(make_run: MakeRun, measure: Measure) -> None:
+    rate = rates("constant", peak=3e-6)
+    rate[ONSET - 1 :] *= 20
+    assert measure(TOOL, run_of(make_run, rate))["settings_fit_after"] is False
+    assert measure(TOOL, run_of(make_run, rates("constant")))["settings_fit_after"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""Means before and after a step, for answers to a complaint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstbad.tools.run import Run
+
+TOOL = "compare_around"
+
+MakeRun = Callable[..., Run]
+Measure = Callable[..., dict[str, Any]]
+
+
+def test_hand_computed_around_a_step(make_run: MakeRun, measure: Measure) -> None:
+    # Two values before, in turn 1 and 3: mean 2, variance over 30 steps 30/29. The same after,
+    # moved up by 4: standard error sqrt(2 x (30/29) / 30) = 0.2626, so 4 is 15.23 of them.
+    reward = np.tile([1.0, 3.0], 50)
+    reward[60:] += 4.0
+    found = measure(TOOL, make_run(signals={"reward_mean": reward}), step=61)
+    assert (found["step"], found["reward_before"], found["reward_after"]) == (61, 2.0, 6.0)
+    assert found["reward_z"] == pytest.approx(15.23, abs=0.01)
+    # No part scores the answer: the reward stands for it. Nothing else is logged.
+    assert found["outcome_z"] == found["reward_z"]
+    assert found["kl_before"] is found["kl_after"] is found["kl_z"] is None
+
+
+def test_without_a_step_thirds_are_compared(make_run: MakeRun, measure: Measure) -> None:
+    entropy = np.repeat([1.0, 0.9, 0.5], 30)
+    run = make_run(signals={"entropy": entropy})
+    found = measure(TOOL, run)
+    assert found["step"] is None
+    assert (found["entropy_before"], found["entropy_after"]) == (1.0, 0.5)
+    assert found["entropy_z"] == -999.0  # constant on both sides: as sure as it gets
+    # What is wrong from the first step on has no before.
+    assert measure(TOOL, run, step=1) == found
+
+
+def test_the_part_that_scores_the_answer_is_the_outcome(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    values = {
+        "reward_mean": np.full(60, 1.0),
+        "reward_part/correctness_reward": np.repeat([0.8, 0.4], 30),
+        "reward_part/format_reward": np.repeat([0.2, 0.6], 30),
+    }
+    found = measure(TOOL, make_run(signals=values), step=31)
+    assert (found["outcome_before"], found["outcome_after"]) == (0.8, 0.4)
+    assert found["reward_z"] == 0.0
+
+
+def test_noise_is_no_change(make_run: MakeRun, measure: Measure) -> None:
+    rng = np.random.default_rng(3)
+    z = [
+        measure(TOOL, make_run(signals={"reward_mean": rng.normal(0.6, 0.05, 120)}), step=70)[
+            "reward_z"
+        ]
+        for _ in range(40)
+    ]
+    assert sum(abs(x) > 2 for x in z) <= 6
+    assert all(abs(x) < 4 for x in z)
+
+
+def test_a_step_outside_the_records_is_compared_with_nothing(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    run = make_run(signals={"reward_mean": np.repeat([1.0, 0.0], 60)})
+    found = measure(TOOL, run, step=5000)
+    assert (found["step"], found["outside_by"], found["last_step"]) == (5000, 4880, 120)
+    assert found["reward_before"] is found["reward_after"] is found["reward_z"] is None
+    assert measure(TOOL, run, step=120)["outside_by"] == 0
+
+
+def test_the_distance_to_the_change(make_run: MakeRun, measure: Measure) -> None:
+    run = make_run(signals={"reward_mean": np.repeat([1.0, 0.0], 60)})
+    assert measure(TOOL, run, step=30, change=66)["before_change"] == 36
+    assert measure(TOOL, run, step=30)["before_change"] is None
+
+
+def test_one_step_is_too_few(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "fewer than two" in missing(TOOL, make_run(signals={"reward_mean": [1.0]}))
