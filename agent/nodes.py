@@ -19,6 +19,7 @@ from firstbad.playbooks.gate import Seen
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.requests import requests_of
 from firstbad.playbooks.results import LayerResult, Verdict, Waiver
+from firstbad.tools.errors import UserError
 from firstbad.tools.run import Run
 
 
@@ -37,7 +38,14 @@ class Nodes:
     @cached_property
     def run(self) -> Run:
         """The run, opened when first needed."""
-        return self.opened or open_ref(self.record.run_at, shown=self.record.run)
+        if self.opened is not None:
+            return self.opened
+        try:
+            return open_ref(self.record.run_at, shown=self.record.run)
+        except UserError as error:
+            raise UserError(
+                f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"
+            ) from error
 
     @cached_property
     def store(self) -> EvidenceStore:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from firstbad.tools.run import Run
+if TYPE_CHECKING:
+    from firstbad.tools.run import Run
 
 BESIDE = "beside"
 LEFT_OUT = (BESIDE, "file_cut", "rows_cut", "line_cut", "events_cut", "file_skipped")
@@ -57,8 +59,8 @@ def _beside(ref: str, shown: str) -> str:
         return ""
     names = ", ".join(f"`{p.name}/`" if p.is_dir() else f"`{p.name}`" for p in parts)
     return (
-        f"RUN is one file, and {names} beside it was not read, as a folder may hold other runs: "
-        f"to read all, name the folder: firstbad investigate {shlex.quote(str(_path(shown).parent))}"
+        f"RUN is one file, read alone as a folder may hold other runs; beside it: {names}. To read "
+        f"them too, name the folder: firstbad investigate {shlex.quote(str(_path(shown).parent))}"
     )
 
 

@@ -19,6 +19,8 @@ from firstbad.tools.numbers import percent
 
 HEADLINE, COMPLAINT, ALSO = 400, 240, 240
 """Longest texts: the headline, what the person said, another finding."""
+NAMED = 5
+"""Most places that are named one by one."""
 WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
 WEAK = ("differential", "proxy", "declared")
 """Strengths that leave something open."""
@@ -249,7 +251,9 @@ def role(finding: Finding, verdict: Verdict) -> str:
     if leading is not None and finding.mechanism_of == leading.id:
         what = "mechanism of the leading finding"
     else:
-        what = "independent fact" if finding.independent else "further finding"
+        unread = {r.id for r in verdict.layers if r.outcome == "not_reached"}
+        is_fact = finding.independent or finding.layer in unread
+        what = "independent fact" if is_fact else "further finding"
     onset = onset_text(finding.first_bad)
     return f"{what}, layer `{finding.layer}`, confidence {finding.confidence}, {onset}"
 
@@ -265,13 +269,21 @@ def _unread(verdict: Verdict) -> str:
     waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
     told = []
     if waiting:
-        told.append(f"{names(waiting)} (waiting for {names(list(waits_for))})")
+        told.append(f"{_counted(waiting)} (waiting for {names(list(waits_for))})")
     if undecided:
-        told.append(f"{names(undecided)} (no or too little data)")
+        told.append(f"{_counted(undecided)} (no or too little data)")
     walked = {(c.layer, c.check) for c in verdict.checks}
     if unbuilt := [n.layer for n in verdict.not_checked if (n.layer, n.check) not in walked]:
         told.append(f"{names(list(dict.fromkeys(unbuilt)))} (not built in this version)")
     return "; ".join(told) or "nothing that the playbook asks for was left out"
+
+
+def _counted(places: Sequence[str]) -> str:
+    """Layers and checks by name; of many, the layers and how many checks. The memo lists them."""
+    if len(places) <= NAMED:
+        return names(places)
+    layers = dict.fromkeys(place.partition(".")[0] for place in places)
+    return f"{len(places)} checks or layers in {names(list(layers))}"
 
 
 def _left(verdict: Verdict, outcome: str) -> list[str]:
