@@ -132,6 +132,7 @@ def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
         assert (code, out) == (2, ""), args
         assert err.startswith("firstbad: "), args
         assert err.count("\n") == 1, err
+    assert not list(incident.listing())
 
 
 def test_an_empty_complaint_is_none(fb: Fb, make_run: MakeRun, book: str) -> None:
@@ -155,7 +156,6 @@ def test_a_moved_run_is_told_with_the_way_on(fb: Fb, make_run: MakeRun, book: st
     assert code == 2
     assert err.endswith(f"if the run was moved: firstbad verify {made.id} --run RUN\n")
     assert fb("verify", made.id, "--run", moved)[0] == 0
-    assert not list(incident.listing())
 
 
 def test_a_bug_is_a_line_with_the_place_of_its_traceback(
