@@ -105,10 +105,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     given = None if arguments is None else list(arguments)
     try:
-        app(args=given, prog_name="firstbad")
+        code = app(args=given, prog_name="firstbad", standalone_mode=False)
     except SystemExit as done:
-        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
-    return 0
+        code = done.code
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _misused(error)
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+def _misused(error: Any) -> int:
+    """A command line that was not understood, in one line; a bare group shows its help.
+
+    Errors are told by what they can do: some versions of typer bring their own click.
+    """
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return USER_CAN_FIX
+    said = plain(str(error.format_message()), one_line=True).strip().rstrip(".")
+    asked = getattr(error, "ctx", None)
+    command = asked.command_path if asked is not None else "firstbad"
+    tell(f"firstbad: {said[:1].lower()}{said[1:]}; see: {command} --help")
+    return USER_CAN_FIX
 
 
 def _bug(error: Exception) -> int:

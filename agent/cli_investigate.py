@@ -107,7 +107,7 @@ def split_arguments(args: Sequence[str]) -> tuple[str | None, str]:
         return None, ""
     runs = [args[0]]
     for text in args[1:]:
-        if not looks_like_run(text):
+        if not text.strip() or not looks_like_run(text):
             break
         runs.append(text)
     texts = args[len(runs) :]
@@ -119,7 +119,7 @@ def split_arguments(args: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _put(question: Any) -> dict[str, Any]:
-    """Ask a person, on standard error; an empty answer goes on without a waiver."""
+    """Ask a person, on standard error; only `waive REASON` is a waiver."""
     from firstbad.agent.plain import plain
 
     tell(f"\nLayer `{question['layer']}` is undecided: {plain(question['reason'])}")
@@ -127,9 +127,13 @@ def _put(question: Any) -> dict[str, Any]:
         tell(f"  needed: {plain(request['need'])} (decides: {plain(request['decides'])})")
         if request["command"]:
             tell(f"  by:     {plain(request['command'])}")
-    tell("Reason to go past it all the same, or nothing to stop here and read only facts:")
-    reason = sys.stdin.readline().strip()
-    return {"waive": reason} if reason else {"continue": True}
+    tell("To go past it all the same, write `waive` and the reason; Enter reads only facts:")
+    word, _, reason = sys.stdin.readline().strip().partition(" ")
+    if word.strip(":=,").lower() == "waive" and reason.strip():
+        return {"waive": reason.strip()}
+    if word:
+        tell("Not waived: expected `waive REASON`. Only facts are read from here on.")
+    return {"continue": True}
 
 
 @contextmanager

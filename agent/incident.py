@@ -49,6 +49,8 @@ class IncidentRecord:
     waivers: tuple[Mapping[str, str], ...] = ()
     refusals: tuple[Mapping[str, Any], ...] = ()
     """What was not read, or a tool that was not run, and the layer that closed the way."""
+    reading: tuple[Mapping[str, str], ...] = ()
+    """`code` and `text` of what was noticed while the run was opened."""
     schema: int = SCHEMA
 
 
@@ -109,7 +111,7 @@ class Incident:
             schema = raw.get("schema") if isinstance(raw, dict) else raw
             raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
-        if set(raw) != names:
+        if set(raw) != names and set(raw) != names - {"reading"}:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
         from pydantic import TypeAdapter, ValidationError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.agent.nodes import Nodes
 from firstbad.agent.progress import OnProgress, silent
 from firstbad.agent.reading import playbook_of, verdict_of, waivers_in
+from firstbad.agent.remarks import remarks
 from firstbad.agent.runs import absolute, open_ref
 from firstbad.agent.state import GRAPH_VERSION, fresh
 from firstbad.agent.versions import versions
@@ -115,6 +116,7 @@ def _begin(
             "playbook": {**loaded.ref.model_dump(), "path": lasting},
             "versions": versions(),
             "waivers": [w.model_dump() for w in waivers],
+            "reading": [asdict(r) for r in remarks(run, ref, absolute(run.ref))],
         },
         out,
     )

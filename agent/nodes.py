@@ -10,6 +10,7 @@ from firstbad.agent.evidence_store import EvidenceStore
 from firstbad.agent.files import write_atomic
 from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.agent.progress import OnProgress, Progress
+from firstbad.agent.reading import remarks_in
 from firstbad.agent.runs import open_ref
 from firstbad.agent.state import State, trail_of, update_of, waivers_of
 from firstbad.agent.trail import gather, judge, reach_verdict, refusals, walk_all
@@ -18,6 +19,7 @@ from firstbad.playbooks.gate import Seen
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.requests import requests_of
 from firstbad.playbooks.results import LayerResult, Verdict, Waiver
+from firstbad.tools.errors import UserError
 from firstbad.tools.run import Run
 
 
@@ -36,7 +38,14 @@ class Nodes:
     @cached_property
     def run(self) -> Run:
         """The run, opened when first needed."""
-        return self.opened or open_ref(self.record.run_at, shown=self.record.run)
+        if self.opened is not None:
+            return self.opened
+        try:
+            return open_ref(self.record.run_at, shown=self.record.run)
+        except UserError as error:
+            raise UserError(
+                f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"
+            ) from error
 
     @cached_property
     def store(self) -> EvidenceStore:
@@ -120,7 +129,9 @@ class Nodes:
 
         verdict = Verdict.model_validate_json(self.incident.verdict_file.read_text("utf-8"))
         evidence = {i: self.store.by_id(i) for i in trail_of(state).evidence_ids()}
-        memo = build_memo(verdict, evidence, self.run, self.loaded)
+        memo = build_memo(
+            verdict, evidence, self.run, self.loaded, remarks_in(self.incident.record())
+        )
         write_atomic(self.incident.html_file, memo.html)
         write_atomic(self.incident.markdown_file, memo.markdown)
         self.incident.log("finished", outcome=verdict.outcome)

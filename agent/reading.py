@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from firstbad import __version__
 from firstbad.agent.incident import Incident, IncidentRecord
+from firstbad.agent.remarks import Remark
 from firstbad.playbooks.results import Verdict, Waiver
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Evidence
@@ -41,6 +42,19 @@ def waivers_in(record: IncidentRecord) -> list[Waiver]:
         return [Waiver.model_validate(w) for w in record.waivers]
     except ValidationError as error:
         wrong = f"incident.json of `{record.id}`: not of the expected form at `waivers`"
+        raise UserError(wrong) from error
+
+
+def remarks_in(record: IncidentRecord) -> tuple[Remark, ...]:
+    """What was noticed while the run was opened.
+
+    Raises:
+        UserError: the record does not say it in that form.
+    """
+    try:
+        return tuple(Remark(r["code"], r["text"]) for r in record.reading)
+    except KeyError as error:
+        wrong = f"incident.json of `{record.id}`: not of the expected form at `reading`"
         raise UserError(wrong) from error
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from firstbad.agent.incident import Incident
+from firstbad.agent.memo.head import first_page
+from firstbad.agent.reading import saved_evidence
 from firstbad.playbooks.results import Verdict
 
 EXIT_CODES = {"healthy": 0, "incident": 1, "undetermined": 3}
@@ -14,6 +17,7 @@ EXIT_CODES = {"healthy": 0, "incident": 1, "undetermined": 3}
 def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
     """The object that `investigate --json` prints."""
     leading = verdict.leading
+    page = first_page(verdict, {e.id: e for e in saved_evidence(incident)})
     return {
         "schema": 1,
         "incident": verdict.incident,
@@ -37,6 +41,9 @@ def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
         "waivers": [w.model_dump() for w in verdict.waivers],
         "not_checked": [n.model_dump() for n in verdict.not_checked],
         "requests": [r.model_dump() for r in verdict.requests],
+        "do_now": [asdict(row) for row in page.actions],
+        "resume_from": verdict.resume_from,
+        "reading": [dict(r) for r in incident.record().reading],
         "usage": verdict.usage.model_dump(),
         "memo": {"md": str(incident.markdown_file), "html": str(incident.html_file)},
     }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 
-from firstbad.agent.console import paint, table, width, wrap
+from firstbad.agent.console import NARROW, cells, paint, table, width, wrap
 from firstbad.agent.incident import Incident
 from firstbad.agent.memo.head import FirstPage, first_page
 from firstbad.agent.memo.words import Row
 from firstbad.agent.plain import plain
-from firstbad.agent.reading import saved_evidence
+from firstbad.agent.reading import remarks_in, saved_evidence
+from firstbad.agent.remarks import BESIDE
 from firstbad.playbooks.results import Verdict
 
 OUTCOME_STYLES = {"incident": "red", "healthy": "green", "undetermined": "yellow"}
@@ -21,19 +23,26 @@ LAYER_STYLES = {
     "not_reached": ("dim",),
 }
 REASON = 160
-"""Longest reason of a layer; the memo has the whole one."""
+"""Longest reason of a layer that did not pass; the memo has the whole one."""
+REMARKS = 3
+"""Remarks on the reading that are shown."""
 
 
 def first_screen(incident: Incident, verdict: Verdict) -> str:
     """Outcome, cause, first bad step, what to do, what is open, the layers, where the memo is."""
-    page = first_page(verdict, {e.id: e for e in saved_evidence(incident)})
+    evidence = {e.id: e for e in saved_evidence(incident)}
+    noticed = remarks_in(incident.record())
+    page = first_page(verdict, evidence, noticed)
+    is_file = any(remark.code == BESIDE for remark in noticed)
+    again = "" if is_file else f"firstbad investigate {shlex.quote(verdict.run)}"
+    is_incident = page.outcome == "incident"
     sections = [
         _headline(page),
         _facts(page),
-        _section("What to do now", _to_do(page)),
-        _section("Before you act" if page.actions else "What is open", _caveats(page)),
+        _section("What to do now", _to_do(page, again)),
+        _section("Before you act" if is_incident else "What is open", _caveats(page)),
         _section("Passed on weaker evidence", page.weak if page.outcome == "healthy" else ()),
-        _section("Looks odd and is normal", (Row("-", note) for note in page.notes)),
+        _section("Looks odd and is normal", _notes(page)),
         _layers(verdict),
         _rest(incident),
     ]
@@ -49,35 +58,66 @@ def _headline(page: FirstPage) -> Iterator[str]:
 def _facts(page: FirstPage) -> Iterator[str]:
     cause = [Row("cause", f"{page.cause} (layer {page.layer}): {page.wrong}")] if page.cause else []
     answers = [Row("on what you said", text) for text in page.answers]
-    yield from _table([*cause, *page.facts, *answers])
+    reading = page.reading[:REMARKS]
+    if more := len(page.reading) - len(reading):
+        reading = (*reading, Row("", f"{more} more in the memo"))
+    yield from _table([*cause, *page.facts, *answers, *reading])
 
 
-def _to_do(page: FirstPage) -> Iterator[Row]:
+def _to_do(page: FirstPage, again: str) -> Iterator[Row]:
+    """Actions, and where no cause is known what to fetch; the memo has the commands."""
     yield from page.actions
+    if page.outcome != "undetermined":
+        return
     for request in page.requests:
         text = f"{request.need}; decides: {request.decides}"
-        if request.advice:
-            text += f"; {request.advice}"
-        if request.command:
-            text += f"; then check with: {request.command}"
-        yield Row(f"{request.layer} needs", text)
+        yield Row(
+            f"{request.layers[0]} needs", f"{text}; {request.advice}" if request.advice else text
+        )
+    if page.requests and again:
+        yield Row("then", again)
 
 
 def _caveats(page: FirstPage) -> Iterator[Row]:
     yield from page.caveats
-    for at, row in enumerate(page.not_checked):
-        yield Row("" if at else "not checked", f"{row.label}: {row.text}")
-    if not page.not_checked:
-        yield Row("not checked", page.unread)
+    yield Row("not checked", page.unread)
+
+
+def _notes(page: FirstPage) -> Iterator[Row]:
+    """Where all is well each note in a sentence, as it is the answer; else only their number."""
+    if page.outcome == "healthy":
+        yield from (Row("-", note.split(". ")[0].rstrip(".") + ".") for note in page.notes)
+    elif page.notes:
+        yield Row("-", f"{len(page.notes)} notes in the memo" if page.notes[1:] else page.notes[0])
 
 
 def _layers(verdict: Verdict) -> Iterator[str]:
+    """A line a layer; what closed the way in full, what lies behind it together."""
+    facts = {c.layer for c in verdict.checks if c.outcome == "fail"}
+    rows: list[tuple[str, ...]] = []
+    styles = []
+    unread = [r for r in verdict.layers if r.outcome == "not_reached" and r.id not in facts]
+    for r in verdict.layers:
+        if r in unread:
+            continue
+        reason = _clean(r.reason)
+        if r.outcome == "not_reached":
+            failed = [c.check for c in verdict.checks if c.layer == r.id and c.outcome == "fail"]
+            reason = f"not interpreted; failed as an independent fact: {', '.join(failed)}"
+        rows.append((r.number, r.outcome, r.id, r.strength or "", reason))
+        styles.append(LAYER_STYLES[r.outcome])
+    room = width() - sum(max(cells(row[i]) for row in rows) + 2 for i in range(4))
     rows = [
-        (r.number, r.outcome, r.id, r.strength or "", _short(_clean(r.reason)))
-        for r in verdict.layers
+        (*row[:4], _short(row[4], room if row[1] == "pass" and room >= NARROW else REASON))
+        for row in rows
     ]
     yield paint("The walk", "bold")
-    yield from table(rows, [LAYER_STYLES[r.outcome] for r in verdict.layers])
+    yield from table(rows, styles)
+    if unread:
+        yield from wrap(
+            f"not reached: {', '.join(r.id for r in unread)} (an earlier layer has not passed)",
+            width(),
+        )
 
 
 def _rest(incident: Incident) -> Iterator[str]:
@@ -105,5 +145,5 @@ def _clean(text: str) -> str:
     return plain(text, one_line=True)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= REASON else text[: REASON - 1].rstrip() + "…"
+def _short(text: str, room: int) -> str:
+    return text if cells(text) <= room else text[: room - 1].rstrip() + "…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from firstbad.agent.evidence_store import full_args, key_of, measure
 from firstbad.agent.incident import Incident, IncidentRecord, find
 from firstbad.agent.nodes import ask_of
 from firstbad.agent.reading import verdict_of, waivers_in
+from firstbad.agent.remarks import Remark, remarks
 from firstbad.agent.runs import open_ref
 from firstbad.agent.trail import Trail, reach_verdict, refusals, walk_all
 from firstbad.agent.versions import versions
@@ -132,12 +133,13 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
             f"firstbad investigate --resume {incident.handle}"
         )
     loaded = load(record.playbook["path"])
-    opened = open_ref(run or record.run_at, shown=record.run)
+    opened = _opened(incident, record, run)
+    noticed = remarks(opened, run or record.run_at, record.run)
     source = Recount(incident, opened)
     found = [*source.differences]
     source.differences.clear()
     if loaded.ref.digest == record.playbook["digest"]:
-        conclusions = list(_conclude_again(incident, record, loaded, opened, source))
+        conclusions = list(_conclude_again(incident, record, loaded, opened, source, noticed))
     else:  # other questions and bounds: only the measurements can be compared
         before, now = record.playbook["digest"], loaded.ref.digest
         conclusions = [Difference("playbook", f"{loaded.ref.name}: digest", before, now)]
@@ -154,8 +156,29 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
     )
 
 
+def _opened(incident: Incident, record: IncidentRecord, run: str | None) -> Run:
+    """The run of an incident, where it lies now.
+
+    Raises:
+        UserError: it can't be read there; the text says how to name another place.
+    """
+    try:
+        return open_ref(run or record.run_at, shown=record.run)
+    except UserError as error:
+        if run is not None:
+            raise
+        raise UserError(
+            f"{error}; if the run was moved: firstbad verify {incident.handle} --run RUN"
+        ) from error
+
+
 def _conclude_again(
-    incident: Incident, record: IncidentRecord, loaded: Loaded, run: Run, source: Recount
+    incident: Incident,
+    record: IncidentRecord,
+    loaded: Loaded,
+    run: Run,
+    source: Recount,
+    noticed: Sequence[Remark],
 ) -> Iterator[Difference]:
     """Walk, judge, conclude and write again; differences in the verdict and in the memo."""
     from firstbad.agent.memo.build import build_memo
@@ -185,7 +208,7 @@ def _conclude_again(
     for field, old, new in compare_json(blocked, refusals(loaded, trail)):
         yield Difference("incident.json", f"refusals{field}", old, new)
     evidence = {i: source.by_id(i) for i in trail.evidence_ids()}
-    memo = build_memo(verdict, evidence, run, loaded)
+    memo = build_memo(verdict, evidence, run, loaded, noticed)
     for path, text in ((incident.markdown_file, memo.markdown), (incident.html_file, memo.html)):
         written = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
         for line, old, new in compare_lines(written, text):

@@ -150,7 +150,12 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
     try:
         settings = found.settings(**args).model_dump()
     except ValidationError as error:
-        problems = "; ".join(f"`{e['loc'][0]}` {e['msg'].lower()}" for e in error.errors())
+        problems = "; ".join(
+            f"no setting `{e['loc'][0]}`"
+            if e["type"] == "extra_forbidden"
+            else f"`{e['loc'][0]}`: {e['msg'][:1].lower()}{e['msg'][1:]}"
+            for e in error.errors()
+        )
         raise ToolInputError(
             f"`{name}` was given {dict(args)}: {problems}; "
             f"it takes {', '.join(found.settings.model_fields) or 'no settings'}"

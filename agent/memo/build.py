@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,6 +42,7 @@ from firstbad.agent.memo.text import (
 from firstbad.agent.memo.view import LayerView, View
 from firstbad.agent.memo.walk import layers
 from firstbad.agent.memo.words import Row, step
+from firstbad.agent.remarks import Remark
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.results import Verdict
 from firstbad.tools.evidence import Evidence
@@ -67,7 +68,11 @@ class Memo:
 
 
 def build_memo(
-    verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None, loaded: Loaded
+    verdict: Verdict,
+    evidence: Mapping[str, Evidence],
+    run: Run | None,
+    loaded: Loaded,
+    reading: Sequence[Remark] = (),
 ) -> Memo:
     """The memo of a verdict; the same inputs give the same bytes.
 
@@ -76,8 +81,9 @@ def build_memo(
         evidence: all evidence of the investigation, by id.
         run: the run, for the plots; None when it can't be read any more.
         loaded: the playbook that judged.
+        reading: what was noticed while the run was opened.
     """
-    view = _view(verdict, evidence, run, loaded)
+    view = _view(verdict, evidence, run, loaded, reading)
     style = environments()[0].get_template("style.css").render()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     page, text = environments()
@@ -135,10 +141,14 @@ def _tidy(text: str) -> str:
 
 
 def _view(
-    verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None, loaded: Loaded
+    verdict: Verdict,
+    evidence: Mapping[str, Evidence],
+    run: Run | None,
+    loaded: Loaded,
+    reading: Sequence[Remark],
 ) -> View:
     leading = verdict.leading
-    first = first_page(verdict, evidence)
+    first = first_page(verdict, evidence, reading)
     cited = focus(verdict)
     shown_pairs, pairs_note = pairs(evidence, cited)
     all_files = folders(evidence)
@@ -183,6 +193,7 @@ def _view(
         ),
         evidence=tuple(listed.values()),
         folders=all_files,
+        reading=tuple(r.text for r in reading),
         glossary=words_used(_told(first, walk, evidence)),
         about=tuple(_about(verdict)),
         verify=f"firstbad verify {one_line(verdict.incident)}",

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 from firstbad.agent.memo.text import LONGEST, brief, one_line
 from firstbad.agent.memo.words import Row, names, onset_text, step
+from firstbad.agent.remarks import LEFT_OUT, Remark
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.model import Cause
 from firstbad.playbooks.results import Finding, NotChecked, Onset, Request, Verdict
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.numbers import percent
 
 HEADLINE, COMPLAINT, ALSO = 400, 240, 240
 """Longest texts: the headline, what the person said, another finding."""
+NAMED = 5
+"""Most places that are named one by one."""
 WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
 WEAK = ("differential", "proxy", "declared")
 """Strengths that leave something open."""
@@ -26,9 +30,10 @@ WEAK = ("differential", "proxy", "declared")
 class RequestView:
     """Evidence to get; the way to get it is a shell command, or prose with code in backticks."""
 
-    layer: str
+    layers: tuple[str, ...]
+    """Layers that ask for it."""
     need: str
-    command: str
+    commands: tuple[str, ...]
     advice: str
     decides: str
 
@@ -46,6 +51,8 @@ class FirstPage:
     complaint: str
     answers: tuple[str, ...]
     """What the record says to the complaint."""
+    reading: tuple[Row, ...]
+    """What the files lack or were cut at: read before the verdict is believed."""
     facts: tuple[Row, ...]
     actions: tuple[Row, ...]
     requests: tuple[RequestView, ...]
@@ -58,7 +65,9 @@ class FirstPage:
     weak: tuple[Row, ...]
 
 
-def first_page(verdict: Verdict, evidence: Mapping[str, Evidence]) -> FirstPage:
+def first_page(
+    verdict: Verdict, evidence: Mapping[str, Evidence], reading: Sequence[Remark] = ()
+) -> FirstPage:
     """The first page of a verdict; `evidence` tells how far the run was seen."""
     leading = verdict.leading
     cause = causes().get(leading.cause) if leading else None
@@ -71,9 +80,12 @@ def first_page(verdict: Verdict, evidence: Mapping[str, Evidence]) -> FirstPage:
         wrong=cause.wrong if cause else "",
         complaint=brief(verdict.complaint, COMPLAINT),
         answers=verdict.answers,
+        reading=tuple(
+            Row("reading", brief(r.text, LONGEST)) for r in reading if r.code in LEFT_OUT
+        ),
         facts=tuple(_facts(verdict, leading)),
         actions=tuple(_actions(verdict, leading, cause, evidence)),
-        requests=tuple(_request(r) for r in verdict.requests),
+        requests=tuple(_requests(verdict.requests)),
         caveats=tuple(_caveats(verdict, leading, cause)),
         unread=_unread(verdict),
         not_checked=tuple(_not_checked(verdict.not_checked)),
@@ -120,6 +132,9 @@ def _actions(
     evidence: Mapping[str, Evidence],
 ) -> Iterable[Row]:
     """The table `do now`."""
+    if verdict.outcome == "undetermined":
+        yield Row("stop or go on", _stop_or_go_on(verdict, evidence))
+        yield from (Row("suspects", text) for text in verdict.symptoms)
     if leading is None:
         return
     onset = verdict.first_bad
@@ -132,6 +147,37 @@ def _actions(
         yield Row("verify", verify)
     if dilutes := leading.dilutes or (cause.dilutes if cause else ""):
         yield Row("only dilutes", dilutes)
+    for asked in _requests(verdict.requests):
+        yield Row(f"{asked.layers[0]} needs", f"{asked.need}; decides: {asked.decides}")
+
+
+def _stop_or_go_on(verdict: Verdict, evidence: Mapping[str, Evidence]) -> str:
+    """What is known for that decision where no cause is: what moved, and what the outcome did."""
+    window = next((e for e in evidence.values() if e.tool == "find_first_bad" and e.metrics), None)
+    seen = max((e.window.last for e in evidence.values() if e.window), default=None)
+    until = f" by step {step(seen)}, the last one seen" if seen is not None else ""
+    if window is None or window.metrics is None:
+        return "not decided here: no signal could be read"
+    first = verdict.first_bad.first_bad
+    since = "" if first is None else f" after the first change at step {step(first)}"
+    if window.metrics.get("outcome_fell"):
+        left = window.metrics.get("outcome_end_over_best")
+        kept = "" if left is None else f", {percent(left)} of what it had gained is left{until}"
+        return (
+            f"not decided here. The outcome fell{since}{kept}: nothing measured speaks for going "
+            "on; keep the checkpoints from before it"
+        )
+    if window.metrics.get("is_onset"):
+        return (
+            f"not decided here. A signal moved at step {step(first)}, the outcome did not fall"
+            f"{until}: nothing measured asks for a stop, and nothing clears the run"
+            if first is not None
+            else f"not decided here. A signal moved, the outcome did not fall{until}"
+        )
+    return (
+        f"not decided here. No signal left its band{until}: nothing measured asks for a stop; a "
+        "fault from the first step would look the same"
+    )
 
 
 def _since(onset: Onset) -> str:
@@ -213,7 +259,9 @@ def role(finding: Finding, verdict: Verdict) -> str:
     if leading is not None and finding.mechanism_of == leading.id:
         what = "mechanism of the leading finding"
     else:
-        what = "independent fact" if finding.independent else "further finding"
+        unread = {r.id for r in verdict.layers if r.outcome == "not_reached"}
+        is_fact = finding.independent or finding.layer in unread
+        what = "independent fact" if is_fact else "further finding"
     onset = onset_text(finding.first_bad)
     return f"{what}, layer `{finding.layer}`, confidence {finding.confidence}, {onset}"
 
@@ -229,13 +277,21 @@ def _unread(verdict: Verdict) -> str:
     waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
     told = []
     if waiting:
-        told.append(f"{names(waiting)} (waiting for {names(list(waits_for))})")
+        told.append(f"{_counted(waiting)} (waiting for {names(list(waits_for))})")
     if undecided:
-        told.append(f"{names(undecided)} (no or too little data)")
+        told.append(f"{_counted(undecided)} (no or too little data)")
     walked = {(c.layer, c.check) for c in verdict.checks}
     if unbuilt := [n.layer for n in verdict.not_checked if (n.layer, n.check) not in walked]:
         told.append(f"{names(list(dict.fromkeys(unbuilt)))} (not built in this version)")
     return "; ".join(told) or "nothing that the playbook asks for was left out"
+
+
+def _counted(places: Sequence[str]) -> str:
+    """Layers and checks by name; of many, the layers and how many checks. The memo lists them."""
+    if len(places) <= NAMED:
+        return names(places)
+    layers = dict.fromkeys(place.partition(".")[0] for place in places)
+    return f"{len(places)} checks or layers in {names(list(layers))}"
 
 
 def _left(verdict: Verdict, outcome: str) -> list[str]:
@@ -247,16 +303,27 @@ def _left(verdict: Verdict, outcome: str) -> list[str]:
     return left
 
 
-def _request(asked: Request) -> RequestView:
-    """Evidence to get, and how; a text with backticks is prose, any other a command."""
-    prose = "`" in asked.command
-    return RequestView(
-        layer=asked.layer,
-        need=asked.need,
-        command="" if prose else brief(asked.command, LONGEST),
-        advice=asked.command if prose else "",
-        decides=asked.decides,
-    )
+def _requests(asked: Iterable[Request]) -> Iterable[RequestView]:
+    """Evidence to get, and how; what several layers need is asked for once.
+
+    A `command` with backticks is prose, any other a command.
+    """
+    by_need: dict[str, list[Request]] = {}
+    for each in asked:
+        by_need.setdefault(each.need, []).append(each)
+    for need, same in by_need.items():
+        layers = tuple(dict.fromkeys(r.layer for r in same))
+        decides = dict.fromkeys(
+            r.decides if len(layers) == 1 else f"{r.decides} (`{r.layer}`)" for r in same
+        )
+        how = dict.fromkeys(r.command for r in same if r.command)
+        yield RequestView(
+            layers=layers,
+            need=need,
+            commands=tuple(brief(c, LONGEST) for c in how if "`" not in c),
+            advice="; ".join(c for c in how if "`" in c),
+            decides="; ".join(decides),
+        )
 
 
 def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:

@@ -35,6 +35,8 @@ class Plot:
 
     title: str
     svg: Markup
+    narrow: Markup | None
+    """The same in the size of the others, for a page too narrow for a wide one."""
     legend: Markup | None
     wide: bool
     source: str
@@ -145,9 +147,9 @@ def _shows_only(chart: Chart, names: set[str]) -> bool:
 
 def _drawn(chart: Chart, source: str) -> Plot:
     several = len(chart.series) > 1
-    return Plot(
-        chart.title, draw(chart), legend(chart.series) if several else None, chart.wide, source
-    )
+    narrow = draw(replace(chart, id=f"{chart.id}-narrow", wide=False)) if chart.wide else None
+    key = legend(chart.series) if several else None
+    return Plot(chart.title, draw(chart), narrow, key, chart.wide, source)
 
 
 # ------------------------------------------------------------------------------------------ window

@@ -21,8 +21,8 @@ from firstbad.tools.run import BoolArray, FloatArray
 Kind = Literal["line", "points", "area"]
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
 """Margins in pixels: tick labels (at least), nothing, marker labels, axis label."""
-CHARACTER = 6.6
-"""Width of a character of the tick labels, in pixels, on the safe side."""
+CHARACTER = 8.0
+"""Width of a character of the labels, in pixels, on the safe side: on a phone they are larger."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _markers(chart: Chart, x_axis: _Axis, width: float, height: float) -> list[M
         if not x_axis.low <= marker.x <= x_axis.high:
             continue
         x = x_axis.at(marker.x)
-        room = 6.6 * len(marker.label) + 4
+        room = CHARACTER * len(marker.label) + 4
         row, side = next(
             (row, side)
             for row, side in places

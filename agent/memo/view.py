@@ -133,6 +133,8 @@ class View:
     decisions: tuple[Decision, ...]
     evidence: tuple[EvidenceView, ...]
     folders: tuple[Folder, ...]
+    reading: tuple[str, ...]
+    """What was noticed while the run was opened."""
     glossary: tuple[Row, ...]
     about: tuple[Row, ...]
     verify: str

@@ -18,6 +18,7 @@ Fb = Callable[..., tuple[int, str, str]]
 KEYS = {
     "schema", "incident", "outcome", "window", "first_bad", "noticed_step", "layers", "cause",
     "findings", "conditional_on", "waivers", "not_checked", "requests", "usage", "memo",
+    "do_now", "resume_from", "reading",
 }  # fmt: skip
 
 
@@ -86,12 +87,13 @@ def test_first_screen_is_enough_to_act_on(fb: Fb, make_run: MakeRun, book: str) 
     (name,) = (i.id for i in incident.listing())
     verdict = json.loads((incident.find(name).verdict_file).read_text())
     for unread in verdict["not_checked"]:
-        assert f"{unread['layer']}.{unread['check']}" in before
+        assert unread["layer"] in before
     for request in verdict["requests"]:
         assert " ".join(request["need"].split()) in " ".join(do_now.split())
     assert [line.split()[1] for line in walk.splitlines()[1:]] == [
-        "pass", "pass", "inconclusive", "not_reached", "not_reached", "not_reached",
+        "pass", "pass", "inconclusive", "not_reached", "reached:",
     ]  # fmt: skip
+    assert "independent fact: " in walk
     assert f"{name}/memo.md" in rest
     assert f"{name}/memo.html" in rest
     assert f"firstbad verify {name}" in rest
@@ -121,14 +123,39 @@ def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
         ["tools", "run", "read_dial", run, "--set", "nme=x"],
         ["tools", "run", "read_dial", run, "--set", "name"],
         ["playbook", "lint", tmp_path / "nothing.yaml"],
+        ["investigate", run, "--bogus"],
+        ["investigate", run, "--step", "two"],
+        ["runs", "show"],
+        ["bogus"],
     ):
         code, out, err = fb(*args)
         assert (code, out) == (2, ""), args
         assert err.startswith("firstbad: "), args
         assert err.count("\n") == 1, err
-    assert fb("investigate", run, "--bogus")[0] == 2
-    assert fb("bogus")[0] == 2
     assert not list(incident.listing())
+
+
+def test_an_empty_complaint_is_none(fb: Fb, make_run: MakeRun, book: str) -> None:
+    run = make_run()
+    assert fb("investigate", run, "", "--playbook", book)[0] == 0
+
+
+def test_what_is_to_be_done_is_in_the_json_object(fb: Fb, make_run: MakeRun, book: str) -> None:
+    out = fb("investigate", make_run(judged=3, window=1), "--playbook", book, "--json")[1]
+    found = json.loads(out)
+    assert [row["label"] for row in found["do_now"]][:2] == ["stop", "fix"]
+    assert set(found) >= {"resume_from", "reading"}
+
+
+def test_a_moved_run_is_told_with_the_way_on(fb: Fb, make_run: MakeRun, book: str) -> None:
+    run = make_run()
+    fb("investigate", run, "--playbook", book)
+    (made,) = incident.listing()
+    moved = run.rename(run.with_name("moved"))
+    code, _, err = fb("verify", made.id)
+    assert code == 2
+    assert err.endswith(f"if the run was moved: firstbad verify {made.id} --run RUN\n")
+    assert fb("verify", made.id, "--run", moved)[0] == 0
 
 
 def test_a_bug_is_a_line_with_the_place_of_its_traceback(
@@ -160,7 +187,9 @@ def test_waive_and_resume(fb: Fb, make_run: MakeRun, book: str) -> None:
     assert found["conditional_on"] == ["probability (waived)"]
 
 
-@pytest.mark.parametrize(("typed", "code"), [("I looked\n", 0), ("\n", 3), ("", 3)])
+@pytest.mark.parametrize(
+    ("typed", "code"), [("waive I looked\n", 0), ("skip\n", 3), ("waive\n", 3), ("\n", 3), ("", 3)]
+)
 def test_ask_puts_the_question_on_standard_error(
     fb: Fb,
     make_run: MakeRun,

@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from firstbad.agent.memo.build import Memo, build_memo
 from firstbad.agent.memo.glossary import words_used
 from firstbad.agent.memo.head import first_page
+from firstbad.agent.remarks import Remark
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Playbook
 from firstbad.playbooks.results import (
@@ -659,7 +660,8 @@ def test_every_source_file_is_named_with_its_digest_and_long_lists_are_counted()
     }
     made = memo(found=found)
     for source in (other, *rows):
-        assert made.html.count(source.digest or "") == made.markdown.count(source.digest or "") == 1
+        assert made.html.count(source.digest or "") == 1
+    assert made.markdown.count("sha256:00000000000000") == 12  # the others lie in evidence/
     for shown in (text_of(made.html), made.markdown.replace("`", "")):
         shown = shown.replace("\N{NO-BREAK SPACE}", " ")
         assert re.search(r"all 120 files of completions/ +that are listed under Files", shown)
@@ -672,9 +674,9 @@ def test_a_long_run_makes_no_long_memo() -> None:
         for step in range(1, 5001)
     )
     made = memo(found={**case_evidence(), "E2": evidence("E2", "check_rows", "rows", sources=rows)})
-    for shown in (text_of(made.html), made.markdown):
-        assert 190 <= shown.count("sha256:000000000000") <= 200
-        assert "first 200" in shown.replace("\N{NO-BREAK SPACE}", " ")
+    for shown, most in ((text_of(made.html), 200), (made.markdown, 12)):
+        assert most - 10 <= shown.count("sha256:000000000000") <= most
+        assert f"first {most}" in shown.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_other_findings_say_what_they_are_to_the_leading_one() -> None:
@@ -697,6 +699,70 @@ def test_waiver_and_condition_stand_on_the_first_screen() -> None:
     head = text_of(memo(verdict).html).split("The walk")[0]
     assert "conditional on probability (waived)" in head
     assert "engine logs are gone" in head
+
+
+def test_the_same_need_of_two_layers_is_asked_once_with_both() -> None:
+    asked = tuple(
+        Request(
+            layer=layer, need="args.json", command=f"firstbad tools run {layer} R", decides=what
+        )
+        for layer, what in (("records", "are the rows whole"), ("probability", "is the ratio 1"))
+    )
+    verdict = undetermined().model_copy(update={"requests": asked})
+    (request,) = first_page(verdict, case_evidence()).requests
+    assert request.layers == ("records", "probability")
+    assert len(request.commands) == 2
+    for shown in (text_of(memo(verdict).html), memo(verdict).markdown.replace("`", "")):
+        assert shown.count("args.json") == 1
+        told = shown.replace("( ", "(").replace(" )", ")")
+        assert "are the rows whole (records); is the ratio 1 (probability)" in told
+        assert "firstbad tools run probability R" in shown
+
+
+@pytest.mark.parametrize(
+    ("measured", "said", "not_said"),
+    [
+        (
+            {"is_onset": True, "outcome_fell": True, "outcome_end_over_best": 0.02},
+            "2 % of what it had gained is left by step 120",
+            "did not fall",
+        ),
+        ({"is_onset": True, "outcome_fell": False}, "the outcome did not fall", "for going on"),
+        ({"is_onset": False, "outcome_fell": False}, "No signal left its band", "outcome fell"),
+    ],
+)
+def test_undetermined_says_what_is_known_for_stopping(
+    measured: dict[str, Any], said: str, not_said: str
+) -> None:
+    found = {"E1": evidence("E1", "find_first_bad", "moved", metrics=measured)}
+    onset = Onset(last_good=65, first_bad=66, signal="reward")
+    verdict = undetermined().model_copy(
+        update={"first_bad": onset, "symptoms": ("one part fell: suspect reward first",)}
+    )
+    page = first_page(verdict, found)
+    assert [row.label for row in page.actions] == ["stop or go on", "suspects"]
+    assert said in page.actions[0].text
+    assert not_said not in page.actions[0].text
+    assert page.actions[0].text.startswith("not decided here")
+    assert "stop or go on" not in memo(incident(), run=run_of()).markdown
+
+
+def test_what_was_noticed_while_reading_is_told_and_what_was_left_out_comes_first() -> None:
+    told = (Remark("filled", "9 values are from TensorBoard"), Remark("file_cut", "`a` is cut off"))
+    assert [row.text for row in first_page(incident(), {}, told).reading] == ["`a` is cut off"]
+    made = build_memo(incident(), case_evidence(), run_of(), playbook(), told)
+    for shown in (text_of(made.html), made.markdown):
+        assert "Noticed while reading" in shown
+        assert "9 values are from TensorBoard" in shown.replace("\N{NO-BREAK SPACE}", " ")
+        assert shown.index("is cut off") < shown.index("The walk")
+    assert "Noticed while reading" not in memo(run=run_of()).markdown
+
+
+def test_the_wide_chart_is_drawn_for_a_phone_as_well() -> None:
+    html = memo(run=run_of()).html
+    wide, narrow = re.findall(r'<svg id="plot-1[^"]*" class="chart" viewBox="0 0 (\d+)', html)
+    assert (int(wide), int(narrow)) == (1100, 540)
+    assert html.count('class="broad"') == html.count('class="narrow"') == 1
 
 
 def test_sampled_onset_is_told_as_a_bracket() -> None:
@@ -851,7 +917,7 @@ def test_memo_without_its_run_says_that_plots_are_left_out() -> None:
     made = memo(run=None)
     for shown in (made.markdown, text_of(made.html)):
         assert "plots of its signals are left out" in shown
-    assert made.html.count('class="chart"') == 2  # those of the evidence remain
+    assert len(charts_of(made.html)) == 2  # those of the evidence remain
 
 
 def test_run_of_50000_steps_stays_small() -> None:
@@ -897,7 +963,7 @@ def test_first_charts_are_the_findings_own_signals_and_the_reward(cause: str) ->
     html = memo(verdict, run=replace(run, signals=Signals(known=known))).html
     first = html.split("The walk")[0]
     assert charts_of(first) == ["KL divergence", "Share of clipped tokens", "Reward and its parts"]
-    assert first.count("first bad 17") == 3
+    assert first.count("first bad 17") == 4  # the wide one is drawn for phones as well
 
 
 def test_charts_of_a_healthy_run_begin_with_what_was_said() -> None:
