@@ -164,7 +164,7 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
 def _resume(verdict: Verdict, onset: Onset) -> str:
     if onset.from_start:
         return "start again: there is no good step to go back to"
-    if (least := verdict.least_bad) is not None:
+    if (least := verdict.least_bad) is not None and onset.first_bad is not None:
         return (
             f"none was saved before step {step(onset.first_bad)}; the least bad is "
             f"`{one_line(least.checkpoint)}`, which holds {least.updates} bad "
