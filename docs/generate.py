@@ -79,6 +79,9 @@ PLAIN_FIELDS = {
     "Symptom.when": "bounds that must all hold",
     "Symptom.suspects": "layers to look at closely",
     "Claim.answers": "notes said when the complaint makes the claim and their bounds hold",
+    "Otherwise.need": "what it is",
+    "Otherwise.command": "what to check it with",
+    "Otherwise.decides": "what it would decide",
     "Unbuilt.layer": "layer of the walk that would take the measure",
     "Unbuilt.check": "name of the measure",
     "Unbuilt.why": "why it is not taken, and what stays unknown",
@@ -212,6 +215,7 @@ def playbook_fields() -> str:
         (model.Link, "item of `leads_to`"),
         (model.Symptom, "item of `symptoms`"),
         (model.Claim, "item of `complaints`"),
+        (model.Otherwise, "`otherwise`"),
         (model.Unbuilt, "item of `unbuilt`"),
         (model.Decision, "item of `decisions`"),
     ):

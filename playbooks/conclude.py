@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -130,6 +131,21 @@ def conclude(
         headline = (
             "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
         )
+    requests = tuple(
+        dict.fromkeys(
+            _requests(
+                by_check,
+                checks,
+                seen,
+                ask,
+                unanswered if not findings and closed_at is None else [],
+                findings[0] if findings else None,
+                [r.id for r in layers if r.outcome == "fail"],
+            )
+        )
+    )
+    if outcome == "undetermined" and not requests:
+        requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
     conditional = (*waived, *(open_layers if findings else ()))
     if findings and conditional:
         findings = [_weaken(f, conditional) for f in findings]
@@ -161,17 +177,7 @@ def conclude(
             *_not_checked(checks),
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
-        requests=tuple(
-            dict.fromkeys(
-                _requests(
-                    by_check,
-                    checks,
-                    seen,
-                    ask,
-                    unanswered if not findings and closed_at is None else [],
-                )
-            )
-        ),
+        requests=requests,
         resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
         least_bad=_least_bad(first_bad, checkpoint_steps) if outcome == "incident" else None,
         playbooks=(loaded.ref,),
@@ -406,18 +412,67 @@ def _requests(
     seen: Seen,
     ask: Ask,
     unanswered: Sequence[Open],
+    leading: Finding | None,
+    failed: Sequence[str],
 ) -> Iterable[Request]:
-    """What would close an open layer, or settle what of the complaint is unanswered."""
+    """What would close an open layer, settle the complaint, or make the leading finding surer.
+
+    A layer that has failed is decided: its other checks ask for nothing.
+    """
     wanted = {o.claim.answered_by for o in unanswered if not o.claim.request}
     for result in checks:
         check = by_check[result.layer, result.check]
-        open_ = result.outcome == "inconclusive" and result.required
+        open_ = result.outcome == "inconclusive" and result.required and result.layer not in failed
+        if leading is not None and (result.layer, result.check) == (leading.layer, leading.check):
+            open_ = result.strength not in ("direct", "certified") and _lacks(check, seen)
         if open_ or f"{result.layer}.{result.check}" in wanted:
             yield from requests_of(
                 check, seen, layer=result.layer, framework=ask.framework, run=ask.run
             )
     for each in unanswered:
         yield from request_of(each.claim, ask.run)
+
+
+def _lacks(check: Check, seen: Seen) -> bool:
+    """Whether the check names evidence that the run lacks."""
+    asks = () if isinstance(check.request, str) else check.request
+    return any(ask.unless and not all_hold(ask.unless, seen) for ask in asks)
+
+
+def _requests_beyond(
+    loaded: Loaded,
+    by_check: Mapping[tuple[str, str], Check],
+    checks: Sequence[CheckResult],
+    seen: Seen,
+    ask: Ask,
+) -> Iterable[Request]:
+    """What could still show the cause where no layer is open.
+
+    Checks that decided nothing come first, then those that passed on weaker evidence, then what the
+    playbook asks for in the end.
+    """
+    undecided = [r for r in checks if r.outcome == "inconclusive"]
+    weak = [r for r in checks if r.outcome == "pass" and r.strength not in ("direct", "certified")]
+    for group in (undecided, weak):
+        found = [
+            request
+            for r in group
+            if r.layer != "window"
+            for request in requests_of(
+                by_check[r.layer, r.check],
+                seen,
+                layer=r.layer,
+                framework=ask.framework,
+                run=ask.run,
+            )
+        ]
+        if found:
+            return found
+    last = loaded.playbook.otherwise
+    if last is None:
+        return []
+    command = last.command.replace("RUN", shlex.quote(ask.run))
+    return [Request(layer="window", need=last.need, command=command, decides=last.decides)]
 
 
 def _rests_on(checks: Sequence[CheckResult]) -> str:

@@ -158,6 +158,14 @@ class Claim(Strict):
     """Evidence that would settle the claim; default: what `answered_by` asks for."""
 
 
+class Otherwise(Strict):
+    """What to ask for where an outcome is undetermined and no check has anything to ask for."""
+
+    need: str
+    command: str
+    decides: str
+
+
 class Unbuilt(Strict):
     """A measure that no check of this playbook takes: named among what was not checked."""
 
@@ -200,6 +208,8 @@ class Playbook(Strict):
     """What a complaint may claim, and which check answers it."""
     about_step: tuple[Note, ...] = ()
     """Sentences about the step that a complaint names, said where their bounds hold."""
+    otherwise: Otherwise | None = None
+    """What to ask for where the outcome is undetermined and no check has anything to ask for."""
     unbuilt: tuple[Unbuilt, ...] = ()
     """Measures that no check takes yet: every verdict names them as not checked."""
     decisions: tuple[Decision, ...] = ()

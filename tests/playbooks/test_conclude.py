@@ -734,3 +734,76 @@ def test_the_least_bad_checkpoint_is_named_where_none_is_good(
     got = found.least_bad
     assert (None if got is None else (got.checkpoint, got.updates)) == least
     assert (found.resume_from is None) == (least is not None or not checkpoints)
+
+
+LACKING: dict[str, Any] = {
+    "request": [
+        {"need": "gold answers", "unless": {"stock.gold": "== 1"}},
+        {"need": "a part that scores the answer"},
+    ],
+}
+
+
+def lacking_book(small: SimpleNamespace, **gate: Any) -> Any:
+    layers = copy.deepcopy(small.LAYERS)
+    layers[-1]["checks"][0] |= LACKING
+    layers[-1]["checks"][0]["gate"][0] |= gate
+    return small.book(layers)
+
+
+@pytest.mark.parametrize(
+    ("strength", "gold", "asks"),
+    [
+        ("proxy", False, ["gold answers"]),  # weak evidence, and stronger can be had
+        ("proxy", True, []),  # weak evidence, and nothing is missing
+        ("direct", False, []),
+    ],
+)
+def test_a_finding_on_weak_evidence_asks_for_stronger(
+    verdict: MakeVerdict, small: SimpleNamespace, strength: str, gold: bool, asks: list[str]
+) -> None:
+    found = verdict(
+        book=lacking_book(small, strength=strength),
+        judge={"n": 9, "wrong": 0.4, "constant": False},
+        stock={"gold": gold},
+    )
+    assert found.outcome == "incident"
+    assert [r.need for r in found.requests] == asks
+
+
+def test_an_open_check_of_a_failed_layer_asks_for_nothing(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    layers = copy.deepcopy(small.LAYERS)
+    layers[3]["checks"].append(
+        {
+            "id": "norms",
+            "asks": "Are norms in band?",
+            "evidence": {"norms": "read_norms"},
+            "gate": [{"strength": "direct", "needs": {"norms.n": ">= 1"}}],
+            "request": "norms",
+        }
+    )
+    book = small.book(layers)
+    assert verdict(book=book, norms=None, rate=JUMP).requests == ()
+    assert [r.need for r in verdict(book=book, norms=None).requests] == ["norms"]
+
+
+FALLEN: dict[str, Any] = {**STEADY, "is_onset": True, "is_steady": False, "end_over_best": 0.2}
+OTHERWISE = {"need": "both checkpoints", "command": "firstbad runs show RUN", "decides": "which"}
+
+
+@pytest.mark.parametrize(
+    ("readings", "asks"),
+    [
+        ({"means": None}, ["never asked for, since it decides nothing"]),  # it found nothing out
+        ({"same": DECLARED}, ["log-probs of both sides"]),  # it passed on a declaration
+        ({}, ["both checkpoints"]),
+    ],
+)
+def test_an_undetermined_outcome_always_asks_for_something(
+    verdict: MakeVerdict, small: SimpleNamespace, readings: dict[str, Any], asks: list[str]
+) -> None:
+    found = verdict(book=small.book(otherwise=OTHERWISE), onset=FALLEN, **readings)
+    assert found.outcome == "undetermined"
+    assert [r.need for r in found.requests] == asks
