@@ -88,6 +88,7 @@ _MODULES = (
     "rollout_text",
     "rows",
     "schedule",
+    "spikes",
     "step_size",
     "stock",
     "surprise",
