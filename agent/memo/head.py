@@ -118,10 +118,12 @@ def _actions(
     evidence: Mapping[str, Evidence],
 ) -> Iterable[Row]:
     """The table `do now`."""
-    if leading is None:
+    spoiled = verdict.first_spoiled
+    if leading is None or spoiled is None:
         return
-    onset = verdict.first_bad
-    yield Row("stop", _stop(onset, evidence))
+    onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
+    began = "" if spoiled is leading else f"; `{spoiled.cause}`, also found, began first"
+    yield Row("stop", _stop(onset, evidence) + began)
     label = {"fixes": "fix", "dilutes": "only dilutes", "experiment": "experiment"}
     if remedy := leading.remedy or (cause.remedy if cause else ""):
         yield Row(label[leading.remedy_kind], remedy)
@@ -165,10 +167,8 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
     if onset.from_start:
         return "start again: there is no good step to go back to"
     if verdict.resume_from is None:
-        return (
-            "no checkpoint before the first bad step was found; start again, "
-            "or from one kept elsewhere"
-        )
+        first = "the first bad step" if onset.first_bad is None else f"step {step(onset.first_bad)}"
+        return f"no checkpoint before {first} was found; start again, or from one kept elsewhere"
     at = ""
     if onset.sampled and onset.bracket_start is not None:
         at = f" that is not after step {step(onset.bracket_start)}"
