@@ -32,6 +32,7 @@ from firstbad.playbooks.results import (
     Usage,
     Verdict,
     Waiver,
+    first_spoiled,
 )
 from firstbad.playbooks.walk import window_kind
 from firstbad.tools.evidence import Evidence, Record
@@ -146,6 +147,7 @@ def conclude(
     )
     if outcome == "undetermined" and not requests:
         requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
+    spoiled = first_spoiled(findings).first_bad if findings else None
     conditional = (*waived, *(open_layers if findings else ()))
     if findings and conditional:
         findings = [_weaken(f, conditional) for f in findings]
@@ -178,8 +180,8 @@ def conclude(
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
-        resume_from=_resume_from(first_bad, checkpoint_steps) if outcome == "incident" else None,
-        least_bad=_least_bad(first_bad, checkpoint_steps) if outcome == "incident" else None,
+        resume_from=_resume_from(spoiled, checkpoint_steps) if spoiled else None,
+        least_bad=_least_bad(spoiled, checkpoint_steps) if spoiled else None,
         playbooks=(loaded.ref,),
         usage=usage,
         versions=dict(versions),
@@ -276,8 +278,8 @@ def order_findings(
         for f in findings
         if f is not leader
         and ((f.cause, leader.layer) in links or (f.cause, leader.cause) in links)
-        and _starts(f) <= _starts(leader)
-        and _starts(f) < float("inf")
+        and _when(f) <= _when(leader)
+        and _when(f) < float("inf")
     ]
     if upstream:
         mechanism, leader = leader, min(upstream, key=_when)
@@ -299,18 +301,9 @@ def order_findings(
     ]
 
 
-def _starts(finding: Finding) -> float:
-    onset = finding.first_bad
-    if onset.from_start:
-        return float("-inf")
-    if onset.sampled and onset.bracket_start is not None:
-        return onset.bracket_start + 1
-    return float("inf") if onset.first_bad is None else onset.first_bad
-
-
 def _when(finding: Finding) -> float:
     """Order by onset; what has no date comes last, ties keep the playbook's order."""
-    return _starts(finding)
+    return finding.first_bad.earliest
 
 
 def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
@@ -492,9 +485,7 @@ def _resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
     """Last checkpoint saved before the first bad step was trained on."""
     if onset.first_bad is None or onset.from_start:
         return None
-    sampled = onset.sampled and onset.bracket_start is not None
-    bound = (onset.bracket_start or 0) + 1 if sampled else onset.first_bad
-    earlier = [step for step in checkpoint_steps if step < bound]
+    earlier = [step for step in checkpoint_steps if step < onset.earliest]
     return f"checkpoint-{max(earlier)}" if earlier else None
 
 

@@ -6,6 +6,7 @@ what comes before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -85,6 +86,15 @@ class Onset(Record):
     def bracket_start(self) -> int | None:
         """Step after which a sampled onset lies."""
         return self.last_good if self.last_good is not None else self.quiet
+
+    @property
+    def earliest(self) -> float:
+        """First step that may carry the fault; -inf from the start on, inf where not dated."""
+        if self.from_start:
+            return float("-inf")
+        if self.sampled and self.bracket_start is not None:
+            return self.bracket_start + 1
+        return float("inf") if self.first_bad is None else self.first_bad
 
 
 class Finding(Record):
@@ -212,3 +222,18 @@ class Verdict(Record):
     def leading(self) -> Finding | None:
         """The finding that names the cause, or None."""
         return self.findings[0] if self.findings and self.outcome == "incident" else None
+
+    @property
+    def first_spoiled(self) -> Finding | None:
+        """The finding before which a checkpoint must lie: see `first_spoiled`."""
+        return first_spoiled(self.findings) if self.leading else None
+
+
+def first_spoiled(findings: Sequence[Finding]) -> Finding:
+    """The leading finding, or one of high confidence that began before it.
+
+    A checkpoint from before the leading fault may carry another one that is as certain.
+    """
+    leading, *others = findings
+    sure = [f for f in others if f.confidence == "high"]
+    return min((leading, *sure), key=lambda f: f.first_bad.earliest)

@@ -91,6 +91,7 @@ _MODULES = (
     "rollout_text",
     "rows",
     "schedule",
+    "spikes",
     "step_size",
     "stock",
     "surprise",

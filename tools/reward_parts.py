@@ -13,7 +13,7 @@ from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, reward_weights
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
 CONSTANT = 5
@@ -67,8 +67,9 @@ class _Part:
 def measure_reward_parts(run: Run) -> Measured[Parts]:
     """Level, spread, range and outliers of each reward part, step by step.
 
-    Size: 95th percentile of abs(value) per step. An outlier is a value over ten times the largest
-    one of 95 % of the steps, held by less than a tenth of the rows of its step.
+    Size: 95th percentile of abs(value) per step. An outlier is a value over ten times the usual
+    largest one of the other part of the run (first fifth against the rest), held by few rows of its
+    step.
 
     Cannot tell: why a part turned constant; that takes re-judging, error marks or timing.
     """
@@ -218,26 +219,38 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
     What a part gives both in the first fifth of the run and later is how it was built; a value of
     one side alone is held against the other. What many of the early steps hold was learned away.
     """
-    weights = reward_weights(run, len(parts))
-    weighted = [
-        abs(float(w)) * p.largest
-        for w, p in zip(np.ones(len(parts)) if weights is None else weights, parts, strict=True)
-    ]
-    usual = max(sum(float(np.median(v)) for v in weighted), 1e-9)
+    found = reward_weights(run, len(parts))
+    weights = np.ones(len(parts)) if found is None else np.abs(found)
+    n = len(parts[0].largest)
+    early = np.arange(n) < max(5, n // 5)
+    usual = np.full(n, 1e-9)
+    for side in (early, ~early):
+        usual[side] = max(
+            sum(w * _usual(p, ~side) for w, p in zip(weights, parts, strict=True)), 1e-9
+        )
     best, rows, at = 1.0, 0, None
-    for part, values in zip(parts, weighted, strict=True):
-        early = np.arange(len(values)) < max(5, len(values) // 5)
+    for weight, part in zip(weights, parts, strict=True):
+        values = weight * part.largest
         known = np.where(early, values[~early].max(), values[early].max())
-        # A value that most rows hold is a new scale, not an outlier.
-        over = (values > 10 * np.maximum(usual, known)) & (part.size < 0.5 * part.largest)
+        # What many rows of the step come near to is a new scale or was learned, not an outlier.
+        over = (values > 10 * np.maximum(usual, known)) & (part.largest > 10 * part.size)
         if over[early].mean() > 0.25:
             over &= ~early
         if over.any():
             first = int(np.argmax(over))
             at = first if at is None else min(at, first)
-            best = max(best, float(values.max()) / usual)
+            best = max(best, float((values / usual)[over].max()))
             rows += int(part.extreme[over].sum())
     return best, rows, at
+
+
+def _usual(part: _Part, side: BoolArray) -> float:
+    """Usual largest value of a part in the steps of one side (N,), or where it has none, in all.
+
+    Steps in which nothing was gained say nothing.
+    """
+    values = part.largest[side] if part.largest[side].any() else part.largest
+    return float(np.median(values[values > 0])) if values.any() else 0.0
 
 
 def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float | None:

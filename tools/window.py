@@ -13,6 +13,7 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, IntArray, Run, Signal
+from firstbad.tools.spikes import find_spike, reward_signals
 from firstbad.tools.stats import MAD_TO_SD, robust_sd
 
 BAND_SDS = 3.0
@@ -25,6 +26,7 @@ AFTER = 8
 """Steps that must stay outside (three quarters of them) before a move counts."""
 
 Direction = Literal["down", "up", "both"]
+Manner = Literal["abrupt", "gradual", "spike"]
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ class Move:
     family: str
     last_good: int
     first_bad: int
-    manner: Literal["abrupt", "gradual"]
+    manner: Manner
     before: float
     after: float
-    widths: float
+    widths: float | None
+    """Size of the move over the one that the band allows; a spike is held against no band."""
     sets_window: bool
 
 
@@ -97,6 +100,8 @@ class FirstBad(Dated):
     """First step at which step time left its band upwards for good; it sets no window."""
     timing_factor: float | None
     """Step time after over before."""
+    reward_spiked: bool | None
+    """A step's reward is over ten times all before, and comes back (see `find_reward_spikes`)."""
     outcome_end_over_best: float | None
     """Reward at the end over its best level (both medians of ten steps), above its lowest level:
     1 when the end is the best, 0 when everything gained is lost."""
@@ -117,7 +122,8 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
 
     Each signal is compared with the median and robust spread of the up to 40 steps before, in its
     direction of badness, and must stay outside for three quarters of the next 8 steps. A slow move
-    is found by comparing the end with the best level of ten steps. `step_time` is shown and never
+    is found by comparing the end with the best level of ten steps, a leap of the reward by
+    comparing it with all steps before. `step_time` is shown and never
     sets a window.
 
     Cannot tell: a fault that was there from the first step, or one that no logged signal shows.
@@ -129,11 +135,11 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
             f"{', '.join(run.signals.known) or 'nothing'}"
         )
     moves = sorted(
-        (m for s, w in signals if (m := find_move(s, w)) is not None),
+        (*_spikes(run), *(m for s, w in signals if (m := find_move(s, w)) is not None)),
         key=lambda m: (m.first_bad, m.manner == "gradual", m.signal),
     )
     setting = [m for m in moves if m.sets_window]
-    abrupt = [m for m in setting if m.manner == "abrupt"]
+    abrupt = [m for m in setting if m.manner != "gradual"]
     lead = min(setting, key=lambda m: m.first_bad) if setting else None
     if lead is not None and lead.manner == "gradual" and abrupt:
         # A slow move is dated far less sharply than a jump that follows within its memory.
@@ -166,6 +172,7 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
         timing_rose=moved("timing"),
         timing_step=timing.first_bad if timing else None,
         timing_factor=round(timing.after / timing.before, 3) if timing and timing.before else None,
+        reward_spiked="spike" in families if reward_signals(run) else None,
         outcome_end_over_best=_end_over_best(run.signals.get("reward_mean")),
     )
     table = Table(
@@ -206,9 +213,15 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
 def _summary(lead: Move | None, moves: list[Move], n_signals: int) -> str:
     if lead is None:
         return f"none of {n_signals} signals leaves its own band"
+    unit = f" ({lead.unit})" if lead.unit else ""
+    if lead.widths is None:
+        return (
+            f"`{lead.signal}` leaps first at step {lead.first_bad}, and comes back: at most "
+            f"{number(lead.before, digits=3)} before, up to {number(lead.after, digits=3)} from "
+            f"there on{unit}"
+        )
     same = [m.signal for m in moves if m.first_bad == lead.first_bad and m.signal != lead.signal]
     with_it = f" (with {', '.join(f'`{name}`' for name in same)})" if same else ""
-    unit = f" ({lead.unit})" if lead.unit else ""
     how = "at once" if lead.manner == "abrupt" else "gradually"
     return (
         f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: level "
@@ -239,6 +252,24 @@ def find_move(signal: Signal, watch: Watch) -> Move | None:
     k = int(np.argmax(lasting))
     i, before, landed = int(at[k]), float(level[k]), float(np.nanmedian(after[k]))
     return _move(signal, watch, i, "abrupt", before, landed, abs(landed - before) / width[k])
+
+
+def _spikes(run: Run) -> Iterator[Move]:
+    """The first leap of the reward, which ends too soon to count as a lasting move."""
+    signals = reward_signals(run)
+    if spike := find_spike(signals):
+        yield Move(
+            signal=signals[0].source_key,
+            unit=signals[0].unit,
+            family="spike",
+            last_good=spike.last_good,
+            first_bad=spike.first_bad,
+            manner="spike",
+            before=spike.level,
+            after=spike.largest,
+            widths=None,
+            sets_window=True,
+        )
 
 
 def _bands(
@@ -301,7 +332,7 @@ def _move(
     signal: Signal,
     watch: Watch,
     index: int,
-    manner: Literal["abrupt", "gradual"],
+    manner: Manner,
     before: float,
     after: float,
     widths: float,

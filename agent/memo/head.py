@@ -135,10 +135,12 @@ def _actions(
     if verdict.outcome == "undetermined":
         yield Row("stop or go on", _stop_or_go_on(verdict, evidence))
         yield from (Row("suspects", text) for text in verdict.symptoms)
-    if leading is None:
+    spoiled = verdict.first_spoiled
+    if leading is None or spoiled is None:
         return
-    onset = verdict.first_bad
-    yield Row("stop", _stop(onset, evidence))
+    onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
+    began = "" if spoiled is leading else f"; `{spoiled.cause}`, also found, began first"
+    yield Row("stop", _stop(onset, evidence) + began)
     label = {"fixes": "fix", "dilutes": "only dilutes", "experiment": "experiment"}
     if remedy := leading.remedy or (cause.remedy if cause else ""):
         yield Row(label[leading.remedy_kind], remedy)
@@ -219,10 +221,8 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
             f"update{'' if least.updates == 1 else 's'}; or start again"
         )
     if verdict.resume_from is None:
-        return (
-            "no checkpoint before the first bad step was found; start again, "
-            "or from one kept elsewhere"
-        )
+        first = "the first bad step" if onset.first_bad is None else f"step {step(onset.first_bad)}"
+        return f"no checkpoint before {first} was found; start again, or from one kept elsewhere"
     at = ""
     if onset.sampled and onset.bracket_start is not None:
         at = f" that is not after step {step(onset.bracket_start)}"

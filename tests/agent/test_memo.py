@@ -776,6 +776,19 @@ def test_sampled_onset_is_told_as_a_bracket() -> None:
     assert ("first bad step", "by 70") in {(r.label, r.text) for r in first_page(found, {}).facts}
 
 
+def test_what_to_do_follows_from_the_certain_fault_that_began_first() -> None:
+    onset = Onset(last_good=39, first_bad=40, signal="agreement")
+    earlier = SECOND.model_copy(
+        update={"first_bad": onset, "confidence": "high", "mechanism_of": None}
+    )
+    verdict = incident(findings=(LEADING, earlier), resume_from="checkpoint-30")
+    shown = memo(verdict).markdown
+    assert "every step from 40 on carries the fault" in shown
+    assert f"`{earlier.cause}`, also found, began first" in shown
+    assert "from `checkpoint-30`, the last checkpoint before step 40" in shown
+    assert "also found, began first" not in memo(incident()).markdown
+
+
 def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
     onset = Onset(last_good=3, first_bad=4, signal="dumps", from_start=True)
     verdict = incident(first_bad=onset, window="bad_from_start", resume_from=None)

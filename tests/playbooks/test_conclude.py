@@ -607,6 +607,31 @@ def test_a_quiet_test_opens_a_bracket_and_marks_no_step_as_good(
     assert narrowed.first_bad.first_bad == 52
 
 
+def test_the_checkpoint_lies_before_every_certain_fault(verdict: MakeVerdict) -> None:
+    found = verdict(same=PARTED, judge=OUTAGE, checkpoints=[20, 40, 49])
+    assert causes(found) == ["prob.weight_sync", "reward.verifier_outage"]
+    assert found.first_bad.first_bad == 50, "the leading finding keeps its own date"
+    assert found.first_spoiled == found.findings[1]
+    assert found.resume_from == "checkpoint-20"
+
+
+def test_a_doubtful_earlier_finding_does_not_move_the_checkpoint(verdict: MakeVerdict) -> None:
+    doubtful = {**OUTAGE, "one_sided": 0.5}
+    found = verdict(same=PARTED, judge=doubtful, checkpoints=[20, 40, 49])
+    assert found.findings[1].confidence != "high"
+    assert found.first_spoiled == found.leading
+    assert found.resume_from == "checkpoint-49"
+    later = {**OUTAGE, "first_bad_step": 70, "last_good_step": 69}
+    assert verdict(same=PARTED, judge=later, checkpoints=[20, 49]).resume_from == "checkpoint-49"
+
+
+def test_a_certain_fault_from_the_start_leaves_no_checkpoint(verdict: MakeVerdict) -> None:
+    always = {**OUTAGE, "from_start": True, "first_bad_step": 1, "last_good_step": None}
+    found = verdict(same=PARTED, judge=always, checkpoints=[20, 49])
+    assert found.first_bad.first_bad == 50
+    assert found.resume_from is None
+
+
 @pytest.mark.parametrize(
     ("same", "resume"),
     [

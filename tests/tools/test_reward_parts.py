@@ -146,6 +146,38 @@ def test_how_a_part_was_built_is_no_outlier(simulate: MakeRun, measure: Measure)
     assert found["first_bad_step"] is None
 
 
+def test_outliers_in_most_later_steps_do_not_become_usual(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, simulate(1, size=16, edit=outlier([3], 500.0, *range(21, 61))))
+    assert found["outlier_rows"] == 40
+    assert found["outlier_factor"] == pytest.approx(100 / 1.2)
+    assert found["outlier_step"] == found["first_bad_step"] == 21
+
+
+def test_the_first_right_answers_are_no_outliers(simulate: MakeRun, measure: Measure) -> None:
+    """A hard task: form pays little from the start on, right answers are found late and rarely."""
+
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["format"] *= 0.25
+        d.rewards["correct"][:] = 0
+        if d.step in (25, 31, 40, 52):
+            d.rewards["correct"][5] = 1
+
+    assert measure(TOOL, simulate(1, size=16, edit=edit))["outlier_rows"] == 0
+
+
+def test_a_reward_that_grows_by_learning_has_no_outliers(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """A heavy-tailed score, such as of a game, that grows a hundredfold over the run."""
+
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["correct"] = np.exp(d.rng.normal(size=64) + np.log(100) * d.step / 60)
+
+    assert measure(TOOL, simulate(1, size=16, edit=edit))["outlier_rows"] == 0
+
+
 def test_a_value_nine_times_as_large_is_no_outlier(simulate: MakeRun, measure: Measure) -> None:
     found = measure(TOOL, simulate(1, size=16, edit=outlier([3], 9.0, ONSET)))
     assert found["outlier_rows"] == 0
