@@ -77,11 +77,17 @@ def layer_outcome(
 ) -> LayerResult:
     """What a layer's checks add up to.
 
-    Any failure fails it, any open required check leaves it inconclusive. A pass needs at least one
-    required check; its strength is the weakest of theirs.
+    Any failure fails it. A required check that is open leaves it inconclusive, and so does any
+    check whose measure is doubtful. A pass needs at least one required check; its strength is the
+    weakest of theirs.
     """
     failed = [r for r in results if r.outcome == "fail"]
-    open_ = [r for r in results if r.required and r.outcome in ("inconclusive", "not_reached")]
+    open_ = [
+        r
+        for r in results
+        if (r.required and r.outcome in ("inconclusive", "not_reached"))
+        or r.reason == "bound_doubtful"
+    ]
     passed = [r for r in results if r.required and r.outcome == "pass"]
     strength = max((r.strength for r in passed if r.strength), key=STRENGTHS.index, default=None)
     outcome: Outcome

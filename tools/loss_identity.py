@@ -12,7 +12,7 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.loss_model import LossTerms, collect_terms
 from firstbad.tools.loss_terms import find_entropy_term
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, FloatArray, Run
+from firstbad.tools.run import Capture, FloatArray, IntArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
 
@@ -49,11 +49,15 @@ class LossIdentity(Dated):
     """`slope_worst` rounded to the nearest whole number or its inverse, within 6 %; else None."""
     factor_is_accumulation: bool | None
     """That factor is the configured number of accumulation steps, or its inverse."""
-    policy_coefficient: float
-    """Of the advantage term in a joint fit on the worse side; 1 expected."""
+    policy_coefficient: float | None
+    """Of the advantage term in a joint fit on the worse side; 1 expected. None where its standard
+    error is above 0.1: for sequence means over whole groups the term is rounding around 0."""
     kl_coefficient: float | None
     """Of beta x KL in a joint fit on the worse side; 1 expected. None where beta is 0, or where its
     standard error is above 0.1."""
+    recovered_step: int | None
+    """Step from which the loss is right again, after a stretch in which it is not; what follows is
+    left out of all figures."""
     entropy_taken_out: bool
     """The loss holds an entropy term (see `find_loss_terms`), taken out before fitting."""
     joint_correlation: float
@@ -84,6 +88,11 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     n = len(terms.steps)
     if np.ptp(terms.predicted) < SMALLEST or np.ptp(terms.logged) == 0:
         raise NoData("the recomputed or the logged loss does not vary, so no slope can be read")
+    recovery = _recovery(terms)
+    recovered = int(terms.steps[recovery]) if recovery else None
+    if recovery:  # what follows is right: left in, it would dilute the stretch that is not
+        terms = terms.cut(slice(0, recovery))
+        n = recovery
     whole = _fit(terms)
     cut = _slope_change(terms)
     before, after = (terms.cut(slice(0, cut)), terms.cut(slice(cut, n))) if cut else (None, None)
@@ -125,6 +134,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         ),
         policy_coefficient=joint.policy,
         kl_coefficient=joint.kl,
+        recovered_step=recovered,
         entropy_taken_out=extra is not None,
         joint_correlation=joint.correlation,
         capture_correlation=_capture_correlation(run, side),
@@ -163,6 +173,8 @@ def _summary(m: LossIdentity, change: int) -> str:
         text += f"; slope {m.slope_before:.3f} before and {m.slope_after:.3f} after the change"
     if m.first_bad_step is not None:
         text += f" at step {m.first_bad_step}" if not m.from_start else " from the start"
+    if m.recovered_step is not None:
+        text += f"; right again from step {m.recovered_step}"
     if m.entropy_taken_out:
         text += "; an entropy term was taken out first"
     return text
@@ -190,7 +202,9 @@ def _badness(fit: tuple[float, float]) -> float:
 def _off(fit: tuple[float, float], joint: _Joint) -> bool:
     """Whether the logged loss is not the recomputed one, so that the steps are to be dated."""
     slope, r = fit
-    wrong_term = joint.policy < 0 or (joint.kl is not None and joint.kl < 0.5)
+    wrong_term = (joint.policy is not None and joint.policy < 0) or (
+        joint.kl is not None and joint.kl < 0.5
+    )
     return not (0.9 <= slope <= 1.1 and r >= 0.95) or wrong_term
 
 
@@ -232,6 +246,42 @@ def _slope_change(terms: LossTerms) -> int:
     return cut if abs(slopes[0] - slopes[1]) > 0.1 * max(map(abs, slopes)) else 0
 
 
+def _recovery(terms: LossTerms) -> int:
+    """Index at which a stretch with another slope ends and the loss is right again; 0: none does.
+
+    Outside the stretch the recomputed loss itself must hold, inside one slope. Accepted when that
+    leaves less than a third of the squared error of any single change.
+    """
+    x, y, n = terms.predicted, terms.logged, len(terms.steps)
+    if n < 2 * FEWEST:
+        return 0
+    zero = np.zeros(1)
+    xx, xy, yy = (np.concatenate([zero, np.cumsum(v)]) for v in (x * x, x * y, y * y))
+    apart = np.concatenate([zero, np.cumsum((y - x) ** 2)])
+
+    def fitted(a: IntArray, b: IntArray) -> FloatArray:
+        """Squared error of one slope through the origin over steps a to b - 1."""
+        found: FloatArray = yy[b] - yy[a] - (xy[b] - xy[a]) ** 2 / np.maximum(xx[b] - xx[a], 1e-30)
+        return found
+
+    edges = np.unique(np.linspace(0, n, min(n, 240) + 1).astype(np.int64))
+    start, stop = (v.ravel() for v in np.meshgrid(edges, edges, indexing="ij"))
+    least = FEWEST // 2
+    use = (stop - start >= least) & (start >= least) & (n - stop >= least)
+    start, stop = start[use], stop[use]
+    if not len(start):
+        return 0
+    error = apart[-1] - (apart[stop] - apart[start]) + fitted(start, stop)
+    best = int(np.argmin(error))
+    a, b = int(start[best]), int(stop[best])
+    single = edges[(edges >= least) & (edges <= n - least)]
+    ends = np.full(len(single), n)
+    changes = fitted(np.zeros_like(single), single) + fitted(single, ends)
+    other = min(float(changes.min()), float(apart[-1]))
+    slope = (xy[b] - xy[a]) / max(float(xx[b] - xx[a]), 1e-30)
+    return b if error[best] < other / 3 and abs(slope - 1) > 0.15 else 0
+
+
 def _right_until(terms: LossTerms) -> int:
     """Index up to which the recomputed loss is simply right, and after which it is not; 0: nowhere.
 
@@ -262,7 +312,7 @@ def _left(terms: LossTerms) -> float:
 
 @dataclass(frozen=True)
 class _Joint:
-    policy: float
+    policy: float | None
     kl: float | None
     correlation: float
 
@@ -275,12 +325,13 @@ def _joint_fit(terms: LossTerms) -> _Joint:
     fit, rest = _least_squares(columns, terms.logged)
     total = float(np.var(terms.logged))
     share = max(0.0, 1.0 - float(np.var(rest)) / total) if total else 0.0
-    kl = fit.get("kl")
-    if kl is not None and not _error(columns, "kl", rest) < KNOWN:
-        kl = None  # its own variation drowns in what is left over
-    return _Joint(
-        round(fit["policy"], 4), None if kl is None else round(kl, 4), _r6(math.sqrt(share))
-    )
+    # A term that is rounding, or drowns in what is left over, has no coefficient.
+    known = {
+        name: round(fit[name], 4)
+        for name, term in columns.items()
+        if np.ptp(term) >= SMALLEST and _error(columns, name, rest) < KNOWN
+    }
+    return _Joint(known.get("policy"), known.get("kl"), _r6(math.sqrt(share)))
 
 
 def _least_squares(

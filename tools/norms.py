@@ -142,6 +142,10 @@ def _named(factor: float | None) -> float | None:
 
 
 def _still(run: Run, step: int) -> bool:
+    rate = run.signals.get("learning_rate")
+    moved = rate.between(step - 20, step) if rate is not None else np.empty(0)
+    if len(moved) and moved.max() > 1.5 * moved.min():
+        return False
     kl = run.signals.get("kl_ref")
     if kl is not None:
         near, far = kl.between(step - 10, step - 1), kl.between(step, step + 19)

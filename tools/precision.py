@@ -34,7 +34,7 @@ class Grid(Dated):
     coarse_excess: float
     """That share less the one expected by chance in the storage type (0.125 in float16)."""
     n_small: int
-    """Captured log-probs with a size of 0.001 to 0.0625."""
+    """Captured log-probs with a size of 0.001 to 0.0625, of coarse captures where there are any."""
     stepped_share: float | None
     """Of those: the log-prob, its probability or the inverse of it lies on multiples of 2^-8. A
     probability, a sum or a difference computed in bfloat16 leaves that step near 1; storing the
@@ -59,7 +59,7 @@ def check_precision(run: Run) -> Measured[Grid]:
     """
     rows: list[tuple[int, int, float, float]] = []
     hits = total = 0
-    near_zero: list[FloatArray] = []
+    near_zero: dict[int, FloatArray] = {}
     for capture in run.captures:
         values = _logprobs(run, capture)
         if values is None:
@@ -67,7 +67,7 @@ def check_precision(run: Run) -> Measured[Grid]:
         found, n, chance = _on_grid(values)
         hits, total = hits + found, total + n
         size = np.abs(np.asarray(values, np.float64))
-        near_zero.append(size[(size > SMALLEST) & (size < SMALL)])
+        near_zero[capture.step] = size[(size > SMALLEST) & (size < SMALL)]
         if n >= FEWEST:
             rows.append((capture.step, n, round(found / n, 6), round(found / n - chance, 6)))
     if not rows:
@@ -75,7 +75,8 @@ def check_precision(run: Run) -> Measured[Grid]:
     bad = [step for step, _, _, excess in rows if excess > 0.5]
     good = [step for step, *_ in rows if not bad or step < bad[0]]
     chance = rows[0][2] - rows[0][3]
-    small = np.concatenate(near_zero)
+    # Pooled with captures from before the fault, its steps would drown.
+    small = np.concatenate([near_zero[step] for step in bad or near_zero])
     metrics = Grid(
         n_values=total,
         coarse_share=round(hits / total, 6),

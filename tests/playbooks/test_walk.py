@@ -102,6 +102,15 @@ def test_a_check_that_is_only_necessary_does_not_weaken_a_pass() -> None:
     assert found.strength == "direct"
 
 
+def test_a_doubtful_measure_leaves_the_layer_open_even_if_it_could_not_pass_it() -> None:
+    doubt = result("inconclusive", required=False, reason="bound_doubtful", message="coarse values")
+    found = outcome_of(result("pass"), doubt)
+    assert found.outcome == "inconclusive"
+    assert "coarse values" in found.reason
+    missing = result("inconclusive", required=False, reason="evidence_missing")
+    assert outcome_of(result("pass"), missing).outcome == "pass"
+
+
 def test_a_failure_tells_what_failed_and_how_strong_that_is() -> None:
     found = outcome_of(
         result("pass"),

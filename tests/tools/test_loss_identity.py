@@ -159,6 +159,39 @@ def test_a_kl_term_that_is_missing_or_has_the_wrong_sign(
     assert found["policy_coefficient"] == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("factor", "stretch"), [(4.0, (20, 40)), (-1.0, (31, 45)), (0.5, (12, 30))]
+)
+def test_a_stretch_that_recovers_is_dated_and_not_diluted(
+    simulate: MakeRun, measure: Measure, factor: float, stretch: tuple[int, int]
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        inside = (steps >= stretch[0]) & (steps < stretch[1])
+        values["loss"] *= np.where(inside, factor, 1.0)
+
+    found = measure(TOOL, simulate(1, log=log, config={"beta": 0.0}))
+    assert found["slope_after"] == pytest.approx(factor, rel=0.02)
+    assert (found["first_bad_step"], found["recovered_step"]) == stretch
+    assert found["last_good_step"] == stretch[0] - 1
+    # One that lasts is none that recovers.
+    run = simulate(1, log=lambda v, s: v.update(loss=v["loss"] * np.where(s >= 31, 2.0, 1.0)))
+    assert measure(TOOL, run)["recovered_step"] is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_policy_term_that_is_rounding_has_no_coefficient(
+    simulate: MakeRun, measure: Measure, seed: int
+) -> None:
+    """The sequence mean over whole groups is 0: its rounding must not look like a wrong sign."""
+
+    def log(values: Values, steps: Steps) -> None:
+        values["loss"] += np.random.default_rng(seed).normal(0, 1e-5, len(steps))
+
+    found = measure(TOOL, simulate(seed, log=log, config={"loss_type": "grpo", "beta": 0.04}))
+    assert found["policy_coefficient"] is None
+    assert found["first_bad_step"] is None
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_kl_term_that_drowns_in_the_rest_is_not_told(
     simulate: MakeRun, measure: Measure, seed: int

@@ -171,3 +171,14 @@ def test_groups_without_contrast_are_no_factor_where_no_rollouts_tell(
     else:  # float32 spread of equal rewards hides them all
         assert not found["contrast_known"]
         assert found["factor_named"] == 0.25
+
+
+def test_a_learning_rate_that_moved_just_before_is_no_still_neighbour(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        times(2.0)(values, steps)
+        values["learning_rate"] = np.where(steps >= ONSET - 9, 5e-4, 1e-4)
+
+    assert measure(TOOL, simulate(1, log=times(2.0)))["neighbours_still"]
+    assert measure(TOOL, simulate(1, log=log))["neighbours_still"] is False

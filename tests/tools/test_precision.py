@@ -136,6 +136,21 @@ def test_log_probs_computed_in_bfloat16_are_told_from_those_stored_in_it(
             assert found["stepped_share"] > 0.99, way
 
 
+def test_fine_captures_from_before_do_not_hide_a_computation_in_bfloat16(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    def logp(step: int) -> npt.NDArray[Any]:
+        p = sure(step) if step < 6 else bf16(sure(step))
+        near, far = np.log(p), spread(step) - 0.1
+        values = np.concatenate([near, far], axis=1)
+        return values.astype(np.float32) if step < 6 else bf16(values)
+
+    made = [capture_of(capture, step, logp(step)) for step in range(1, 8)]
+    found = measure(TOOL, make_run(captures=made, vocabulary=words))
+    assert (found["last_good_step"], found["first_bad_step"]) == (5, 6)
+    assert found["stepped_share"] > 0.99
+
+
 def test_a_dump_that_was_stored_in_bfloat16_is_told_from_a_computation_in_it(
     make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:
