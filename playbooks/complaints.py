@@ -51,6 +51,7 @@ def unjudged(claims: Iterable[Claim], symptoms: Sequence[str], seen: Seen) -> li
         for claim in claims
         if claim.answered_by or claim.answers or _contradicted(claim, seen)
     }
+    settled.add("is_normal")  # a question, not a symptom
     return [symptom.replace("_", " ") for symptom in symptoms if symptom not in settled]
 
 

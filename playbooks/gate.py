@@ -131,7 +131,9 @@ def _unmet(clauses: tuple[Clause, ...], seen: Seen) -> str:
     """
     aliases = dict.fromkeys(c.measure.split(".", 1)[0] for c in clauses)
     said = dict.fromkeys(seen[a].summary for a in aliases if a in seen and seen[a].summary)
-    return f"not enough to decide: {'; '.join(said)}" if said else "nothing was measured for it"
+    if said:
+        return f"not enough to decide: {'; '.join(said)}"
+    return "nothing was measured for " + ", ".join(f"`{c.measure}`" for c in clauses)
 
 
 def _broken(check: Check, seen: Seen) -> str:

@@ -83,6 +83,10 @@ def read_rollouts(
     if not run.rollouts or len(run.rollouts.steps) < 2:
         raise NoData("no rollouts of at least two steps to read")
     steps = run.rollouts.steps
+    if after is None and before is not None and not steps[0] <= before < steps[-1]:
+        raise NoData(
+            f"step {before} parts nothing: the rollouts hold steps {steps[0]} to {steps[-1]}"
+        )
     late = steps[steps >= after][:NEAR] if after is not None else steps[-NEAR:]
     limit = before if before is not None else (int(late[0]) - 1 if after is not None else None)
     early = steps[steps <= limit][-NEAR:] if limit is not None else steps[:NEAR]

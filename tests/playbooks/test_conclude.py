@@ -832,3 +832,9 @@ def test_an_undetermined_outcome_always_asks_for_something(
     found = verdict(book=small.book(otherwise=OTHERWISE), onset=FALLEN, **readings)
     assert found.outcome == "undetermined"
     assert [r.need for r in found.requests] == asks
+
+
+def test_a_question_is_no_symptom(verdict: MakeVerdict) -> None:
+    found = verdict(symptoms=("is_normal",))
+    assert found.answers == ()
+    assert "Not judged" not in found.headline

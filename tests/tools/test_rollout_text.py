@@ -202,3 +202,10 @@ def test_order_of_groups_and_step_numbers_do_not_matter(
 def test_any_text_has_a_kind(text: str) -> None:
     for kind in (is_repetitive, is_garbage, is_broken):
         assert kind(text) in (True, False)
+
+
+@pytest.mark.parametrize("before", [500, 60, 0])
+def test_a_step_outside_the_rollouts_parts_nothing(
+    simulate: MakeRun, missing: Callable[..., str], before: int
+) -> None:
+    assert "hold steps 1 to 60" in missing(TOOL, simulate(1), before=before)
