@@ -19,6 +19,8 @@ class Masks(Dated):
     """Token counts over all captures; the onset is that of the first wrong row."""
 
     n_captures: int
+    n_captures_without: int
+    """Captures that hold token ids and no loss mask of their shape."""
     n_rows: int
     n_tokens: int
     """Completion tokens, read off the token ids."""
@@ -70,10 +72,12 @@ def check_masks(run: Run) -> Measured[Masks]:
     """
     counts: list[_Count] = []
     guessed = False
+    without = 0
     example: Table | None = None
     for capture in run.captures:
         ids, mask = capture.arrays.get("token_id"), capture.arrays.get("loss_mask")
-        if ids is None or mask is None or mask.ndim != 2 or mask.shape[1] < ids.shape[1]:
+        if ids is None or mask is None or mask.shape != ids.shape:
+            without += ids is not None
             continue
         count, was_guessed, shown = _count(run, capture)
         guessed |= was_guessed
@@ -88,6 +92,7 @@ def check_masks(run: Run) -> Measured[Masks]:
     good = [c.step for c in counts if not bad or c.step < bad[0]]
     metrics = Masks(
         n_captures=len(counts),
+        n_captures_without=without,
         n_rows=rows,
         n_tokens=sum(c.tokens for c in counts),
         prompt_trained=sum(c.prompt for c in counts),
@@ -117,6 +122,8 @@ def check_masks(run: Run) -> Measured[Masks]:
             f" ({metrics.prompt_trained} prompt and {metrics.padding_trained} padding tokens "
             f"trained, {metrics.completion_untrained} completion tokens not)"
         )
+    if without:
+        text += f"; {without} captures without a loss mask of the shape of the ids"
     return Measured(
         metrics,
         text,
@@ -134,17 +141,16 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
     end = completion_end(run, capture)
     real = end.real
     loss = np.asarray(capture.arrays["loss_mask"]) != 0
-    width = real.shape[1]
-    prompt = np.zeros((len(loss), 0), bool)
-    if loss.shape[1] > width:  # a mask over prompt and completion
-        prompt, loss = loss[:, : loss.shape[1] - width], loss[:, loss.shape[1] - width :]
+    prompt = capture.mask("prompt_loss_mask")
+    if prompt is None:
+        prompt = np.zeros((len(loss), 0), bool)
     trained = loss.any(axis=1) | prompt.any(axis=1)
     finished = end.stop_at >= 0
     right = loss == real
     rows = np.arange(len(loss))
     stop_out = finished & trained & ~loss[rows, np.maximum(end.stop_at, 0)]
     shifted = trained & ~right.all(axis=1) & _is_shift(loss, real)
-    only_stop = stop_out & (right.sum(axis=1) == width - 1)
+    only_stop = stop_out & (right.sum(axis=1) == real.shape[1] - 1)
     wrong = (~right.all(axis=1) & trained) | prompt.any(axis=1)
     mask = capture.mask("completion_mask")
     differs = 0
@@ -229,9 +235,9 @@ class TrainedTokens(Dated):
     ratio_median: float
     """Trained over completion tokens, median over steps; 1 expected."""
     ratio_worst: float
-    """Median ratio of the side of its best change that is farther from 1."""
+    """Median ratio of the steps from the onset on that are off 1."""
     excess_per_row: float
-    """Trained less completion tokens per row, on that side."""
+    """Trained less completion tokens per row, on those steps."""
     off_steps_share: float
     """Of steps: ratio off 1 by more than 2 %."""
     excess_steady: bool
@@ -248,32 +254,46 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     over micro-batches. A surplus of some tokens per row is prompt or padding, a lack of one per row
     a stop token or a shift.
 
-    Cannot tell: which tokens; that needs a capture (see `check_masks`).
+    Where no config tells the rows of a micro-batch, they are the whole number that the count over
+    the mean length holds for three steps or more: sound counts do, wrong ones vary with the
+    lengths. Steps with truncated rows are left out where those may not be in the loss.
+
+    Cannot tell: which tokens; that needs a capture (see `check_masks`). Without configured rows: a
+    count that is wrong at all steps.
     """
     trained = run.signals.get("trained_tokens_mean")
     length = run.signals.get("completion_length_mean")
     if trained is None or length is None:
         raise NoData("no logged count of trained tokens and mean completion length")
-    cut = run.signals.get("truncation_rate")
-    if run.config.flag("mask_truncated_completions") and cut is not None and cut.values.any():
-        raise NoData(
-            "truncated completions are left out of the loss (`mask_truncated_completions`)"
-        )
+    configured = MicrobatchRows(run)
     steps = [int(s) for s in trained.steps if length.at(int(s))]
+    known = [configured.at(step) for step in steps]
+    cut = run.signals.get("truncation_rate")
+    masked = run.config.flag("mask_truncated_completions")
+    if cut is not None and (masked or (masked is None and not all(known))):
+        steps = [s for s in steps if not cut.at(s)]
+        known = [configured.at(step) for step in steps]
     if len(steps) < 5:
-        raise NoData("trained tokens and mean length share fewer than five steps")
+        raise NoData(
+            "trained tokens and mean length share fewer than five steps without truncated rows,"
+            " which may be left out of the loss (`mask_truncated_completions`)"
+            if cut is not None and cut.values.any()
+            else "trained tokens and mean length share fewer than five steps"
+        )
     count = np.array([trained.at(s) for s in steps], float)
     mean = np.array([length.at(s) for s in steps], float)
-    guess = float(max(1, round(float(np.median(count / mean)))))
-    configured = MicrobatchRows(run)
-    rows = np.array([configured.at(step) or guess for step in steps])
+    held = None if all(known) else _whole_rows(count / mean)
+    if not all(known) and held is None:
+        raise NoData("no config tells the rows of a micro-batch, nor do the trained tokens")
+    rows = np.array([k or held for k in known], float)
     ratio = count / (mean * rows)
     off = np.abs(ratio - 1) > 0.02
     start = next(
         (i for i in range(len(off)) if off[i : i + 3].sum() >= 3 and off[i : i + 5].mean() >= 0.8),
         None,
     )
-    side = slice(start, None) if start is not None else slice(0, None)
+    # A fault that was mended leaves sound steps after it; they would hide it in the median.
+    side = off & (np.arange(len(off)) >= start) if start is not None else np.ones_like(off)
     metrics = TrainedTokens(
         n_steps=len(steps),
         ratio_median=round(float(np.median(ratio)), 6),
@@ -300,14 +320,29 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     )
 
 
-def _steady(run: Run, steps: list[int], excess: FloatArray, side: slice) -> bool:
+def _whole_rows(per_length: FloatArray) -> float | None:
+    """The whole number of rows that most steps hold, three of them in a row; None: there is none.
+
+    `per_length` (S,) is trained tokens over the mean completion length.
+    """
+    nearest = np.round(per_length)
+    whole = (np.abs(per_length - nearest) < 0.01) & (nearest >= 1)
+    repeated = whole[2:] & whole[1:-1] & whole[:-2]
+    repeated &= (nearest[2:] == nearest[1:-1]) & (nearest[1:-1] == nearest[:-2])
+    if not repeated.any():
+        return None
+    values, times = np.unique(nearest[2:][repeated], return_counts=True)
+    return float(values[np.argmax(times)])
+
+
+def _steady(run: Run, steps: list[int], excess: FloatArray, side: BoolArray) -> bool:
     longest = run.signals.get("completion_length_max")
     if longest is None:
         return False
     pairs = [
         (value, e)
-        for s, e in list(zip(steps, excess, strict=True))[side]
-        if (value := longest.at(s)) is not None
+        for s, e, counted in zip(steps, excess, side, strict=True)
+        if counted and (value := longest.at(s)) is not None
     ]
     if len(pairs) < 5:
         return False

@@ -198,8 +198,8 @@ class Capture:
     step: int
     arrays: Mapping[str, npt.NDArray[np.generic]]
     """Canonical name -> array: `token_id`, `completion_mask`, `loss_mask`, `logp_new`, `logp_old`,
-    `logp_ref`, `logp_engine`, `entropy`, `varentropy` (R, T); `prompt_token_id`, `prompt_mask`
-    (R, P); `advantage` (R,) or (R, T)."""
+    `logp_ref`, `logp_engine`, `entropy`, `varentropy` (R, T); `prompt_token_id`, `prompt_mask`,
+    `prompt_loss_mask` (R, P); `advantage` (R,) or (R, T)."""
     storage_dtypes: Mapping[str, str]
     unmapped: tuple[str, ...] = ()
     """Field names of the file that no mapping explains."""

@@ -72,14 +72,6 @@ def test_hand_counted_tokens(
     assert found["from_start"]
 
 
-def prompts(c: Capture) -> Mask:
-    """The mask covers the prompt too, and all of it is trained."""
-    prompt = c.mask("prompt_mask")
-    assert prompt is not None
-    whole: Mask = np.concatenate([prompt, real(c)], axis=1)
-    return whole
-
-
 def padding(c: Capture) -> Mask:
     return np.ones_like(real(c))
 
@@ -119,7 +111,6 @@ def real(c: Capture) -> Mask:
 @pytest.mark.parametrize(
     ("fault", "shows", "at_least"),
     [
-        (prompts, "prompt_trained", 100),
         (padding, "padding_trained", 100),
         (late, "share_rows_shifted", 0.9),
         (no_stop, "share_rows_stop_untrained", 0.85),
@@ -148,9 +139,46 @@ def test_each_wrong_mask_shows_and_is_dated_between_captures(
     assert not found["from_start"]
     # Half of the captures are wrong.
     assert found[shows] >= (at_least / 2 if at_least < 1 else at_least)
-    counted = {"prompt_trained", "padding_trained", "completion_untrained"}
-    for other in {"prompt_trained", "share_rows_shifted", "share_rows_stop_untrained"} - {shows}:
-        assert found[other] <= (0 if other in counted else 0.05)
+    assert found["prompt_trained"] == 0
+    for other in {"share_rows_shifted", "share_rows_stop_untrained"} - {shows}:
+        assert found[other] <= 0.05
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_prompt_tokens_in_the_loss_beside_a_completion_mask_that_is_right(
+    simulate: MakeRun, measure: Measure, changed: SimpleNamespace, trained: bool
+) -> None:
+    run = simulate(1, steps=60, dumps=6)
+    steps = run.captures.steps.tolist()
+    expected = 0
+
+    def change(c: Capture) -> Capture:
+        nonlocal expected
+        prompt = c.mask("prompt_mask")
+        assert prompt is not None
+        wrong = prompt & (trained and c.step >= steps[3])
+        expected += int(wrong.sum())
+        return replace(c, arrays={**c.arrays, "loss_mask": real(c), "prompt_loss_mask": wrong})
+
+    found = measure(CHECK, changed.recapture(run, change))
+    assert found["prompt_trained"] == expected
+    assert (expected > 100) == trained
+    assert found["first_bad_step"] == (steps[3] if trained else None)
+    assert found["padding_trained"] == found["completion_untrained"] == 0
+    assert found["n_captures_without"] == 0
+
+
+def test_captures_that_lost_their_mask_are_counted(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    made = [
+        capture(1, token_id=[[5, STOP]], loss_mask=[[1, 1]]),
+        capture(2, token_id=[[5, STOP]]),
+        capture(3, token_id=[[5, STOP]], loss_mask=[[1, 1, 1]]),
+        capture(4, logp_new=[[-1.0, -1.0]]),
+    ]
+    found = measure(CHECK, make_run(captures=made, vocabulary=words))
+    assert (found["n_captures"], found["n_captures_without"]) == (1, 2)
 
 
 @pytest.mark.parametrize("pads", [False, True])
@@ -346,6 +374,60 @@ def test_the_rows_of_a_micro_batch_are_read_off_where_no_config_tells(
     found = measure(COUNT, make_run(signals=signals))
     assert found["ratio_median"] == 1
     assert found["excess_per_row"] == 0
+
+
+LENGTHS = np.array([14.75, 15.5, 14.0, 16.25, 15.0, 14.5, 15.75, 14.25] * 5)
+
+
+def test_without_config_the_rows_are_those_of_the_steps_that_are_sound(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    """Most steps are wrong, yet the whole number that few hold is the rows of a micro-batch."""
+    trained = np.where(np.arange(40) < 9, 24 * LENGTHS, 24 * 21.0)
+    signals = {"trained_tokens_mean": trained, "completion_length_mean": LENGTHS}
+    found = measure(COUNT, make_run(signals=signals))
+    assert (found["last_good_step"], found["first_bad_step"]) == (9, 10)
+    assert found["excess_per_row"] == pytest.approx(6, abs=0.2)
+
+
+def test_without_config_a_level_alone_tells_nothing(
+    make_run: MakeRun, missing: Callable[..., str]
+) -> None:
+    """Wrong or not from the first step on: no step shows how many rows there are."""
+    signals = {"trained_tokens_mean": 24 * (LENGTHS - 1), "completion_length_mean": LENGTHS}
+    assert "rows of a micro-batch" in missing(COUNT, make_run(signals=signals))
+
+
+@pytest.mark.parametrize("config", [{}, {"mask_truncated_completions": True}])
+def test_truncated_rows_that_may_be_left_out_of_the_loss_are_no_lack(
+    make_run: MakeRun, measure: Measure, missing: Callable[..., str], config: dict[str, Any]
+) -> None:
+    cut = np.where(np.arange(40) % 4, 1 / 24, 0.0)  # three of four steps have one truncated row
+    signals = {
+        "trained_tokens_mean": 24 * (LENGTHS - cut * 20),
+        "completion_length_mean": LENGTHS,
+        "truncation_rate": cut,
+    }
+    found = measure(COUNT, make_run(signals=signals, config=config))
+    assert (found["n_steps"], found["ratio_median"]) == (10, 1)
+    assert found["first_bad_step"] is None
+    every = {**signals, "truncation_rate": np.full(40, 1 / 24)}
+    assert "mask_truncated_completions" in missing(COUNT, make_run(signals=every, config=config))
+
+
+def test_a_fault_that_was_mended_keeps_its_size(make_run: MakeRun, measure: Measure) -> None:
+    """12 tokens a row too many in a quarter of the steps: the sound ones after it don't count."""
+    wrong = (np.arange(40) >= 10) & (np.arange(40) < 20)
+    signals = {
+        "trained_tokens_mean": 24 * (LENGTHS + 12 * wrong),
+        "completion_length_mean": LENGTHS,
+        "completion_length_max": LENGTHS + 6,
+    }
+    found = measure(COUNT, make_run(signals=signals, config={"per_device_train_batch_size": 24}))
+    assert (found["last_good_step"], found["first_bad_step"]) == (10, 11)
+    assert found["excess_per_row"] == 12
+    assert found["ratio_worst"] == pytest.approx(1.8, abs=0.05)
+    assert found["excess_steady"]
 
 
 def test_steps_with_fewer_rows_have_fewer_trained_tokens(

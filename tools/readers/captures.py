@@ -17,6 +17,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "token_id": ("token_id", "completion_ids", "token_ids", "response_ids", "responses"),
     "completion_mask": ("completion_mask", "response_mask"),
     "loss_mask": ("loss_mask", "token_loss_mask", "action_mask"),
+    "prompt_loss_mask": ("prompt_loss_mask",),
     "tool_mask": ("tool_mask",),
     "logp_new": (
         "logp_new", "logps", "logprobs", "per_token_logps", "new_per_token_logps", "log_probs",
@@ -42,7 +43,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "prompt_mask": ("prompt_mask", "prompt_attention_mask"),
     "advantage": ("advantage", "advantages"),
 }  # fmt: skip
-_OF_PROMPT = ("prompt_token_id", "prompt_mask")
+_OF_PROMPT = ("prompt_token_id", "prompt_mask", "prompt_loss_mask")
 _NAMES = {spelling: name for name, spellings in FIELDS.items() for spelling in spellings}
 _ELSEWHERE = re.compile(
     r"(^|/)(completions|checkpoint-\d+|data|datasets?|tokenizer|tb|runs|wandb|rollouts)(/|$)"
@@ -134,12 +135,9 @@ def _load(step: int, files: Sequence[File], fields: Mapping[str, str]) -> Captur
         UserError: a file cannot be read.
     """
     read = [read_arrays(file) for file in files]
-    arrays = read[0][0] if len(read) == 1 else _together([arrays for arrays, _ in read])
+    arrays = _together([arrays for arrays, _ in read], fields)
     stored = {name: dtype for _, dtypes in reversed(read) for name, dtype in dtypes.items()}
-    found: dict[str, str] = {}
-    for name in sorted(arrays, key=lambda n: (n not in fields, _rank(n))):
-        if canonical := _canonical(name, fields):
-            found.setdefault(canonical, name)
+    found = _found(arrays, fields)
     named = {canonical: arrays[name] for canonical, name in found.items()}
     if "advantage" in named and named["advantage"].shape[1:] == (1,):
         named["advantage"] = named["advantage"][:, 0]
@@ -150,16 +148,45 @@ def _load(step: int, files: Sequence[File], fields: Mapping[str, str]) -> Captur
     return Capture(
         step=step,
         arrays=kept,
-        storage_dtypes={c: stored[found[c]] for c in kept},
+        storage_dtypes={c: stored.get(found[c], str(a.dtype)) for c, a in kept.items()},
         unmapped=tuple(sorted(left)),
     )
 
 
-def _together(parts: list[dict[str, Array]]) -> dict[str, Array]:
+def _found(arrays: Mapping[str, Array], fields: Mapping[str, str]) -> dict[str, str]:
+    """Canonical name -> name of the array, the user's names and the better known ones first."""
+    found: dict[str, str] = {}
+    for name in sorted(arrays, key=lambda n: (n not in fields, _rank(n))):
+        if canonical := _canonical(name, fields):
+            found.setdefault(canonical, name)
+    return found
+
+
+def _together(parts: list[dict[str, Array]], fields: Mapping[str, str]) -> dict[str, Array]:
     """Files with the same fields hold other rows; files with other fields hold the same rows."""
     if len({frozenset(part) for part in parts}) > 1:
-        return {name: array for part in reversed(parts) for name, array in part.items()}
-    return joined(list(parts))
+        merged = {name: array for part in reversed(parts) for name, array in part.items()}
+        return _prompt_apart(merged, fields)
+    # Before they are padded to one width: prompts of other lengths end at other places.
+    apart = [_prompt_apart(part, fields) for part in parts]
+    if len({frozenset(part) for part in apart}) == 1:
+        parts = apart
+    return parts[0] if len(parts) == 1 else joined(list(parts))
+
+
+def _prompt_apart(arrays: dict[str, Array], fields: Mapping[str, str]) -> dict[str, Array]:
+    """A loss mask over prompt and completion (R, P + T), as one of each: (R, P) and (R, T)."""
+    found = _found(arrays, fields)
+    prompt = found.get("prompt_token_id") or found.get("prompt_mask")
+    if not prompt or not {"loss_mask", "token_id"} <= found.keys() or "prompt_loss_mask" in found:
+        return arrays
+    mask, ids, before = (arrays[n] for n in (found["loss_mask"], found["token_id"], prompt))
+    if {mask.ndim, ids.ndim, before.ndim} != {2}:
+        return arrays
+    width = before.shape[1]
+    if not width or mask.shape != (len(ids), width + ids.shape[1]):
+        return arrays
+    return {**arrays, found["loss_mask"]: mask[:, width:], "prompt_loss_mask": mask[:, :width]}
 
 
 def _rank(name: str) -> int:

@@ -157,6 +157,42 @@ def test_an_array_of_another_shape_is_left_out(make: Any, tmp_path: Path) -> Non
     assert "entropies of shape (3,)" in capture.unmapped
 
 
+WIDE = np.array([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]], bool)
+"""A loss mask over prompt (2) and completion (3)."""
+
+
+def test_a_loss_mask_over_prompt_and_completion_is_read_as_two(make: Any, tmp_path: Path) -> None:
+    npz(tmp_path / "d/step1.npz", {**FIELDS, "loss_mask": WIDE})
+    capture = run_of(make, tmp_path).captures.at(1)
+    assert capture.arrays["prompt_loss_mask"].tolist() == WIDE[:, :2].tolist()
+    assert capture.arrays["loss_mask"].tolist() == WIDE[:, 2:].tolist()
+    assert capture.unmapped == ("mystery",)
+
+
+@pytest.mark.parametrize("width", [4, 6])
+def test_a_loss_mask_of_any_other_width_is_left_out(make: Any, tmp_path: Path, width: int) -> None:
+    npz(tmp_path / "d/step1.npz", {**FIELDS, "loss_mask": np.ones((2, width), bool)})
+    capture = run_of(make, tmp_path).captures.at(1)
+    assert not {"loss_mask", "prompt_loss_mask"} & capture.arrays.keys()
+    assert f"loss_mask of shape (2, {width})" in capture.unmapped
+
+
+def test_ranks_with_prompts_of_other_lengths_keep_their_masks_in_place(
+    make: Any, tmp_path: Path
+) -> None:
+    narrow = {
+        "prompt_ids": np.array([[5]]),
+        "completion_ids": np.array([[1, 2, 3, 4]]),
+        "loss_mask": np.array([[0, 1, 1, 1, 1]], bool),
+    }
+    wide = {n: FIELDS[n] for n in ("prompt_ids", "completion_ids")} | {"loss_mask": WIDE}
+    npz(tmp_path / "d/step_5_rank0.npz", wide)
+    npz(tmp_path / "d/step_5_rank1.npz", narrow)
+    arrays = run_of(make, tmp_path).captures.at(5).arrays
+    assert arrays["loss_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert arrays["prompt_loss_mask"].tolist() == [[0, 1], [1, 1], [0, 0]]
+
+
 def test_one_token_per_row(make: Any, tmp_path: Path) -> None:
     one = {"completion_ids": np.ones((2, 1), np.int64), "logps": np.zeros((2, 1))}
     npz(tmp_path / "d/step1.npz", {**one, "advantages": np.zeros((2, 1))})
