@@ -250,3 +250,37 @@ def test_a_factor_is_joined_with_the_accumulation_steps_where_they_are_one(known
     assert found.cause == "grad.accumulation_scale"
     assert ("2 accumulation steps" in found.claim) == known
     assert ("by 2, the accumulation steps" in found.remedy) == known
+
+
+@pytest.mark.parametrize(
+    ("without", "wrong", "outcome", "strength"),
+    [(0, 0.0, "pass", "direct"), (3, 0.0, "pass", "proxy"), (3, 0.4, "fail", "proxy")],
+)
+def test_captures_that_lost_their_mask_are_not_claimed(
+    without: int, wrong: float, outcome: str, strength: str
+) -> None:
+    masks = {"n_rows": 264, "n_captures_without": without, "prompt_trained": 0}
+    found = judged("masks", "captured", masks={**masks, "share_rows_wrong": wrong})
+    assert (found.outcome, found.strength) == (outcome, strength)
+    assert bool(found.excludes_not) == (outcome == "pass" and without > 0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "excess", "cause"),
+    [(0.8, -3.0, "mask.dropped"), (1.0, 0.0, "other.unlisted"), (1.8, 12.0, "mask.prompt")],
+)
+def test_tokens_are_dropped_only_where_fewer_are_trained(
+    ratio: float, excess: float, cause: str
+) -> None:
+    figures = {
+        "n_steps": 120,
+        "off_steps_share": 0.25,
+        "ratio_worst": ratio,
+        "excess_per_row": excess,
+        "excess_steady": True,
+        "lack_is_one": False,
+    }
+    check = check_of("masks", "token_counts")
+    result = judged("masks", "token_counts", trained=figures, masks=None)
+    found = build_finding(check, result, seen_of(trained=figures, masks=None))
+    assert (result.outcome, found.cause) == ("fail", cause)
