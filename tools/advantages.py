@@ -16,13 +16,14 @@ from firstbad.tools.estimators import (
     near,
     own_estimator,
 )
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_advantage, group_index, group_stats, total_reward
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
+from firstbad.tools.segments import OF_THE_ADVANTAGE, HeldToSettings, held_to_settings
 
 
-class Advantages(Dated):
+class Advantages(HeldToSettings):
     """Advantages used in training against those recomputed from the rewards."""
 
     n_rows: int
@@ -73,6 +74,7 @@ class _Step:
 
 
 @tool
+@held_to_settings(*OF_THE_ADVANTAGE)
 def recompute_advantages(run: Run) -> Measured[Advantages]:
     """Advantages recomputed from the per-sample rewards, with the run's own estimator.
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Table
 from firstbad.tools.loss_model import LossTerms, collect_terms
 from firstbad.tools.loss_terms import find_entropy_term
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Capture, FloatArray, IntArray, Run
+from firstbad.tools.segments import OF_THE_LOSS, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
 
@@ -24,7 +25,7 @@ KNOWN = 0.1
 """Standard error below which a coefficient is told."""
 
 
-class LossIdentity(Dated):
+class LossIdentity(HeldToSettings):
     """Slope and correlation of logged against recomputed loss, and what the rest looks like."""
 
     n_steps: int
@@ -70,6 +71,7 @@ class LossIdentity(Dated):
 
 
 @tool
+@held_to_settings(*OF_THE_LOSS)
 def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     """Slope and correlation of the logged loss on the loss recomputed from the rollouts.
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from firstbad.tools.evidence import Dated
 from firstbad.tools.loss_model import LossTerms, collect_terms
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
+from firstbad.tools.segments import OF_THE_LOSS, HeldToSettings, held_to_settings
 from firstbad.tools.stats import level_shift, pearson
 
 FEWEST = 20
@@ -33,7 +33,7 @@ class EntropyTerm:
         return replace(terms, logged=rest)
 
 
-class LossTermsFound(Dated):
+class LossTermsFound(HeldToSettings):
     """What the logged loss holds beyond the advantage and KL terms."""
 
     n_steps: int
@@ -50,6 +50,7 @@ class LossTermsFound(Dated):
 
 
 @tool
+@held_to_settings(*OF_THE_LOSS)
 def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
     """A term in the logged loss that goes with the entropy, and no config names.
 

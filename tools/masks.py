@@ -11,6 +11,7 @@ from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
+from firstbad.tools.segments import OF_THE_BATCH, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
 
@@ -228,7 +229,7 @@ def _per_capture(counts: list[_Count]) -> Table:
     )
 
 
-class TrainedTokens(Dated):
+class TrainedTokens(HeldToSettings):
     """Logged trained tokens against completion tokens, per step."""
 
     n_steps: int
@@ -247,6 +248,7 @@ class TrainedTokens(Dated):
 
 
 @tool
+@held_to_settings(*OF_THE_BATCH)
 def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     """Logged number of trained tokens against the completion tokens of the same step.
 

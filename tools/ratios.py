@@ -6,10 +6,10 @@ import numpy as np
 
 from firstbad.tools.completeness import expected_rows, rows_complete
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run, Signal
+from firstbad.tools.segments import HeldToSettings, held_to_settings
 from firstbad.tools.stats import first_of_run
 
 RATIO_NOISE = 1e-3
@@ -18,7 +18,7 @@ ENGINE = ("logprob_diff_mean", "engine_kl", "prob_diff_mean", "logprob_diff_sequ
 """Signals that compare the rollout engine with the trainer, most telling first."""
 
 
-class Ratios(Dated):
+class Ratios(HeldToSettings):
     """Ratio and clip hits against what the number of updates per batch allows."""
 
     updates_per_batch: float | None
@@ -52,6 +52,7 @@ class Ratios(Dated):
 
 
 @tool
+@held_to_settings("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 def check_ratios(run: Run) -> Measured[Ratios]:
     """Ratios and clip fractions against what the number of updates per batch allows.
 

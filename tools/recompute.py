@@ -8,17 +8,18 @@ import numpy as np
 
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
+from firstbad.tools.segments import HeldToSettings, held_to_settings
 
 TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
 
 
-class Recomputed(Dated):
+class Recomputed(HeldToSettings):
     """Logged against recomputed."""
 
     rows_complete: bool | None
@@ -46,6 +47,7 @@ class Recomputed(Dated):
 
 
 @tool
+@held_to_settings("reward_weights")
 def recompute_means(run: Run) -> Measured[Recomputed]:
     """Logged reward means and spreads against the same figures recomputed from the rollouts.
 

@@ -6,14 +6,16 @@ import numpy as np
 
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Table
+from firstbad.tools.readers.completions import EVALUATION
 from firstbad.tools.readers.grouping import numbered
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_advantage, scale_setting, total_reward
 from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.segments import HeldToSettings, held_to_settings
 
 
-class Rows(Dated):
+class Rows(HeldToSettings):
     """How rows form groups."""
 
     n_steps: int
@@ -42,6 +44,7 @@ class Rows(Dated):
 
 
 @tool
+@held_to_settings("num_generations")
 def check_rows(run: Run) -> Measured[Rows]:
     """Group sizes, contiguity and completeness of rollout rows, step by step.
 
@@ -51,7 +54,8 @@ def check_rows(run: Run) -> Measured[Rows]:
     Cannot tell: whether scores belong to the rows beside them (see `rejudge`).
     """
     if not run.rollouts:
-        raise NoData("no rollouts: per-step completions with their prompts")
+        told = (note.text for note in run.notes if note.code == EVALUATION)
+        raise NoData(next(told, "no rollouts: per-step completions with their prompts"))
     configured = run.config.number("num_generations")
     batches = list(run.rollouts.batches())
     counted = [np.bincount(b.group) for b in batches]

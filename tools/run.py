@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -50,6 +51,14 @@ class Signal:
         """Values with first <= step <= last."""
         return self.values[(self.steps >= first) & (self.steps <= last)]
 
+    def since(self, step: int) -> Signal:
+        """The signal from a step on."""
+        later = self.steps >= step
+        counted = tuple(s for s in self.nonfinite_steps if s >= step)
+        return replace(
+            self, steps=self.steps[later], values=self.values[later], nonfinite_steps=counted
+        )
+
 
 @dataclass(frozen=True)
 class Signals:
@@ -67,6 +76,16 @@ class Signals:
         """Signals named `<prefix>/<x>`, by `<x>`: such as the parts of the reward."""
         start = prefix + "/"
         return {n[len(start) :]: s for n, s in self.known.items() if n.startswith(start)}
+
+    def since(self, step: int) -> Signals:
+        """The signals from a step on, without those that end before it."""
+        kinds = ({n: s.since(step) for n, s in kind.items()} for kind in (self.known, self.unknown))
+        return Signals(
+            *(
+                {n: s for n, s in kind.items() if len(s.steps) or s.nonfinite_steps}
+                for kind in kinds
+            )
+        )
 
     @cached_property
     def steps(self) -> IntArray:
@@ -158,6 +177,12 @@ class Rollouts:
     def __bool__(self) -> bool:
         """Whether there is any step with rollouts."""
         return len(self.steps) > 0
+
+    def since(self, step: int) -> Rollouts:
+        """The rollouts from a step on; what was read is shared."""
+        later = copy(self)
+        later.steps = self.steps[self.steps >= step]
+        return later
 
     def batch(self, step: int) -> RolloutBatch:
         """The rollouts of one step; KeyError when the step has none."""
@@ -254,6 +279,12 @@ class Captures:
                 continue
             yield capture
 
+    def since(self, step: int) -> Captures:
+        """The captures from a step on; what was read is shared."""
+        later = copy(self)
+        later.steps = self.steps[self.steps >= step]
+        return later
+
     def at(self, step: int) -> Capture:
         """The capture of one step; KeyError when there is none."""
         self.asked.add(step)
@@ -288,6 +319,8 @@ class Config:
 
     values: Mapping[str, object] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
+    changed: frozenset[str] | None = None
+    """Settings that differ between launches; None where not every launch states its own."""
 
     @property
     def of_trainer(self) -> bool:

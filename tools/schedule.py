@@ -7,16 +7,19 @@ import math
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Table
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
+from firstbad.tools.segments import HeldToSettings, resumes
 
+FEWEST = 3
+OF_THE_RATE = ("learning_rate", "lr_scheduler_type", "max_steps", "warmup_ratio", "warmup_steps")
 JUMP = 1.5
 """Factor between neighbouring steps beyond which a change is no decay."""
 
 
-class Schedule(Dated):
+class Schedule(HeldToSettings):
     """Logged learning rate against the configured one."""
 
     n_steps: int
@@ -47,14 +50,17 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
 
     Schedules computed: constant, constant with warm-up, linear, cosine (Hugging Face definitions;
     the rate logged at step s is the one used in that step, s - 1 scheduler steps after the start).
-    A jump by more than 1.5 between neighbouring steps after the warm-up fits none of them.
+    A jump by more than 1.5 between neighbouring steps after the warm-up fits none of them. Where a
+    resume lowers the rate to what the settings hold, they speak from there on.
 
     Cannot tell: whether the configured rate suits the run.
     """
     signal = run.signals.get("learning_rate")
-    if signal is None or len(signal.steps) < 3:
+    if signal is None or len(signal.steps) < FEWEST:
         raise NoData("no logged learning rate")
     rate, steps = signal.values, signal.steps
+    start = _own_settings_from(run, rate, steps)
+    rate, steps = rate[start:], steps[start:]
     late = _late_start(run, rate, steps)
     idle = max(0, late - int(steps[0]) + 1)  # a log may begin with the schedule, at any step
     expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
@@ -76,8 +82,8 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         use = (expected > 0.05 * expected.max()) & (rate > 0) & (steps > warm + 1)
         if use.any():
             factor = float(np.exp(np.abs(np.log(rate[use] / expected[use])).max()))
-    resumes = [e.step for e in run.events if e.kind == "resume" and e.step is not None]
     place = first if first is not None else at
+    at_resume = place is not None and any(abs(r - int(steps[place])) <= 1 for r in resumes(run))
     metrics = Schedule(
         n_steps=len(steps),
         expected_known=expected is not None,
@@ -90,7 +96,8 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
         share_off=round(float(off.mean()), 6),
         late_start_steps=idle,
         settings_fit_after=fits_after,
-        at_resume=place is not None and any(abs(r - int(steps[place])) <= 1 for r in resumes),
+        at_resume=at_resume,
+        settings_from_step=int(steps[0]) if start else None,
         last_good_step=int(steps[first - 1]) if first else None,
         first_bad_step=None if first is None else int(steps[first]),
         from_start=first == 0,
@@ -111,6 +118,8 @@ def check_learning_rate(run: Run) -> Measured[Schedule]:
             text = f"learning rate moves without a jump over {len(steps)} steps; schedule unknown"
         if idle:
             text += f"; it is 0 for {idle} steps before that begins"
+        if start:
+            text += f" from step {int(steps[0])} on, where a resume brought other settings"
     else:
         text = (
             f"learning rate leaves its schedule at step {int(steps[first])}: "
@@ -172,8 +181,33 @@ def _late_start(run: Run, rate: FloatArray, steps: IntArray) -> int:
     expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
     if expected is None:
         return late
-    follows = np.abs(rate - expected) <= 0.05 * np.maximum(expected, 0.02 * expected.max())
-    return late if follows.mean() > 0.9 else 0
+    return late if _follows(rate, expected).mean() > 0.9 else 0
+
+
+def _follows(rate: FloatArray, expected: FloatArray) -> BoolArray:
+    """(S,) steps within 5 % of the schedule."""
+    near: BoolArray = np.abs(rate - expected) <= 0.05 * np.maximum(expected, 0.02 * expected.max())
+    return near
+
+
+def _own_settings_from(run: Run, rate: FloatArray, steps: IntArray) -> int:
+    """Index from which the settings on file speak; 0 for all steps.
+
+    It is that of a resume after which the rate follows their schedule, and before which it doesn't.
+    A rate that was raised stays in sight, whoever raised it. The rate logged at the step of a
+    resume is still that of the checkpoint.
+    """
+    expected = expected_rate(run, steps.astype(float))
+    stated = run.config.changed
+    if expected is None or (stated is not None and stated.isdisjoint(OF_THE_RATE)):
+        return 0
+    follows = _follows(rate, expected)
+    for resume in resumes(run):
+        at = int(np.searchsorted(steps, resume + 1))
+        known = 0 < at <= len(steps) - FEWEST and follows[at:].all() and follows[:at].mean() < 0.5
+        if known and rate[at] <= JUMP * rate[at - 1]:
+            return at
+    return 0
 
 
 def _ramp(rate: FloatArray, steps: IntArray) -> float:
@@ -229,6 +263,4 @@ def _off(rate: FloatArray, expected: FloatArray | None, jump: float, at: int | N
         return later
     if expected is None:
         return later
-    scale = np.maximum(expected, 0.02 * expected.max())
-    off: BoolArray = np.abs(rate - expected) > 0.05 * scale
-    return off
+    return ~_follows(rate, expected)

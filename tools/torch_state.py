@@ -6,6 +6,7 @@ its operations are listed, as a disassembler does, and the few that name a step 
 
 from __future__ import annotations
 
+import math
 import pickletools
 import struct
 import zipfile
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MAX_PICKLE_BYTES = 32 * 2**20
+MAX_OPERATIONS = 1_000_000
+"""Adam's state takes about 80 for each parameter."""
 _UNPACK = {"FloatStorage": "<f", "DoubleStorage": "<d", "LongStorage": "<q", "IntStorage": "<i"}
 _NUMBERS = ("BININT", "BININT1", "BININT2", "INT", "LONG1", "LONG", "BINFLOAT", "FLOAT")
 _BROKEN = (
-    OSError, ValueError, KeyError, IndexError, EOFError, NotImplementedError,
+    OSError, ValueError, KeyError, IndexError, EOFError, RuntimeError,
     zipfile.BadZipFile, zlib.error, struct.error,
 )  # fmt: skip
 
@@ -48,6 +51,7 @@ def _largest(path: Path, name: str) -> int | None:
                 for i, token in enumerate(tokens)
                 if token == ("text", name)
                 and (value := _value(tokens[i + 1 : i + 12], archive, folder)) is not None
+                and math.isfinite(value)
             ]
     except (*_BROKEN, StopIteration):
         return None
@@ -55,10 +59,16 @@ def _largest(path: Path, name: str) -> int | None:
 
 
 def _tokens(data: bytes) -> Iterator[_Token]:
-    """Texts, numbers, global names and ends of tensors, with what the memo repeats put in."""
+    """Texts, numbers, global names and ends of tensors, with what the memo repeats put in.
+
+    Raises:
+        ValueError: no pickle, or one of more operations than any state has.
+    """
     memo: dict[object, _Token] = {}
     last: _Token = ("", None)
-    for op, arg, _ in pickletools.genops(data):
+    for done, (op, arg, _) in enumerate(pickletools.genops(data)):
+        if done >= MAX_OPERATIONS:
+            raise ValueError("too many operations")
         if op.name in ("BINPUT", "LONG_BINPUT", "PUT"):
             memo[arg] = last
             continue
@@ -96,5 +106,7 @@ def _value(after: list[_Token], archive: zipfile.ZipFile, folder: str) -> float 
     layout, key, size = _UNPACK.get(str(after[2][1])), after[3][1], after[5][1]
     if layout is None or size != 1:
         return None
-    raw = archive.read(f"{folder}data/{key}")
-    return float(struct.unpack(layout, raw)[0])
+    stored = archive.getinfo(f"{folder}data/{key}")
+    if stored.file_size != struct.calcsize(layout):
+        return None
+    return float(struct.unpack(layout, archive.read(stored))[0])

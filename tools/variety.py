@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.segments import HeldToSettings, held_to_settings
 from firstbad.tools.stats import first_of_run
 
 OFTEN = 0.3
 """Share of repeated prompts in a step, beyond chance, that dates a lack of variety."""
 
 
-class Variety(Dated):
+class Variety(HeldToSettings):
     """Repeated prompts, as shares, and what chance would give."""
 
     n_steps: int
@@ -37,6 +38,7 @@ class Variety(Dated):
 
 
 @tool
+@held_to_settings("num_generations")
 def check_prompt_variety(run: Run) -> Measured[Variety]:
     """Duplicated prompts within a step and in neighbouring steps, against chance.
 

@@ -106,3 +106,10 @@ def test_what_leads_and_since_when(run: str, verdict_of: object) -> None:
 
 def test_every_recorded_run_has_an_expected_verdict() -> None:
     assert {folder.name for folder in RUNS.iterdir() if folder.is_dir()} == set(LEADING)
+
+
+def test_a_rate_that_the_settings_raise_is_said_to_be_theirs(verdict_of: object) -> None:
+    assert callable(verdict_of)
+    leading = verdict_of("badger").leading
+    assert leading.claim.startswith("The learning rate was changed at a resume: 0.0001 -> 0.002")
+    assert leading.confidence == "medium"

@@ -60,3 +60,27 @@ def test_means_over_the_rows_that_train(run: Path) -> None:
             row["reward"] = means[0] + 0.3 * means[1] + 0.2 * means[2]
     (run / "trainer_state.json").write_text(json.dumps(state))
     assert outcome(run, "records.logged_means") == "pass"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"), [(1, 60, "pass"), (61, 120, "fail"), (1, 120, "fail")]
+)
+def test_logged_rewards_of_other_weights_before_the_resume(
+    repo: Path, tmp_path: Path, first: int, last: int, expected: str
+) -> None:
+    run = Path(shutil.copytree(repo / "tests" / "runs" / "robin", tmp_path / "run"))
+    state = json.loads((run / "trainer_state.json").read_text())
+    for row in state["log_history"]:
+        if "reward" in row and first <= row["step"] <= last:
+            row["reward"] += 0.4 * row["rewards/format_reward/mean"]
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    shutil.rmtree(run / "checkpoint-60", ignore_errors=True)  # its state has the old values
+    done = investigate(str(run), out=tmp_path / "incidents")
+    assert isinstance(done, Finished)
+    found = {f"{c.layer}.{c.check}": c.outcome for c in done.verdict.checks}
+    assert found["records.logged_means"] == expected
+    told = [
+        n for n in done.verdict.notes if n.startswith("Before the resume at step 61 the logged")
+    ]
+    assert len(told) == (expected == "pass")
+    assert (done.verdict.outcome == "incident") == (expected == "fail")

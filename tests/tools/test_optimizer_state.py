@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import pickletools
 import struct
 import zipfile
 from collections.abc import Callable
@@ -94,6 +96,51 @@ def test_a_damaged_file_has_no_steps(tmp_path: Path, content: bytes) -> None:
     with zipfile.ZipFile(tmp_path / "optimizer.pt", "w") as archive:
         archive.writestr("optimizer/data.pkl", content)
     assert optimizer_steps(tmp_path / "optimizer.pt") is None
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_a_number_that_is_no_step(tmp_path: Path, number: float) -> None:
+    write_optimizer(tmp_path / "optimizer.pt", number)
+    assert optimizer_steps(tmp_path / "optimizer.pt") is None
+    write_optimizer(tmp_path / "optimizer.pt", number, 7)
+    assert optimizer_steps(tmp_path / "optimizer.pt") == 7
+
+
+def test_a_storage_larger_than_its_number_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_optimizer(tmp_path / "optimizer.pt", 7, 8)
+    with zipfile.ZipFile(tmp_path / "optimizer.pt") as archive:
+        kept = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "optimizer.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in kept.items():
+            archive.writestr(name, data + bytes(2**20) if name.endswith("data/1") else data)
+    read: list[str] = []
+    real = zipfile.ZipFile.read
+
+    def noted(self: zipfile.ZipFile, name: Any, pwd: bytes | None = None) -> bytes:
+        read.append(name.filename)
+        return real(self, name, pwd)
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", noted)
+    assert optimizer_steps(tmp_path / "optimizer.pt") == 7
+    assert read == ["optimizer/data.pkl", "optimizer/data/0"]
+
+
+def test_the_operations_of_a_pickle_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_optimizer(tmp_path / "optimizer.pt", 7)
+    done = sum(1 for _ in pickletools.genops(_pickle(tmp_path / "optimizer.pt")))
+    monkeypatch.setattr("firstbad.tools.torch_state.MAX_OPERATIONS", done)
+    assert optimizer_steps(tmp_path / "optimizer.pt") == 7
+    monkeypatch.setattr("firstbad.tools.torch_state.MAX_OPERATIONS", done - 1)
+    assert optimizer_steps(tmp_path / "optimizer.pt") is None
+
+
+def _pickle(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read("optimizer/data.pkl")
 
 
 def test_a_state_that_was_dropped_at_the_resume(

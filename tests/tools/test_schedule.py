@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,62 @@ def test_a_resume_that_starts_the_schedule_anew(make_run: MakeRun, measure: Meas
     assert found["jumps_up"]
     far = measure(TOOL, run_of(make_run, rate, "linear", events=[("resume", 20, "resumed")]))
     assert not far["at_resume"]
+
+
+def halved(make_run: MakeRun, peak: float, factor: float = 0.5, **fields: Any) -> Run:
+    """A constant rate that is multiplied after a resume, whose own step still logs the old one."""
+    rate = rates("constant")
+    rate[ONSET:] *= factor
+    events = fields.pop("events", [("resume", ONSET, "resumed")])
+    return run_of(make_run, rate, peak=peak, events=events, **fields)
+
+
+def test_a_rate_that_the_settings_lower_at_a_resume(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, halved(make_run, 0.5e-6))
+    assert (found["first_bad_step"], found["jump_factor"], found["largest_factor"]) == (None, 1, 1)
+    assert (found["settings_from_step"], found["n_steps"]) == (ONSET + 1, 59)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"peak": 1e-6}, {"peak": 0.5e-6, "events": []}, {"peak": 0.5e-6, "factor": 0.3}],
+    ids=["settings keep the old rate", "no resume", "to another rate than the settings"],
+)
+def test_a_rate_that_drops_against_its_settings(
+    make_run: MakeRun, measure: Measure, fields: dict[str, Any]
+) -> None:
+    found = measure(TOOL, halved(make_run, **fields))
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET, ONSET + 1)
+    assert found["jump_factor"] == pytest.approx(1 / fields.get("factor", 0.5), abs=1e-3)
+    assert (found["set_anew"], found["settings_from_step"]) == (False, None)
+
+
+def test_settings_that_every_launch_states_alike_speak_for_all_steps(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    run = halved(make_run, 0.5e-6)
+    told = replace(run, config=replace(run.config, changed=frozenset({"seed"})))
+    found = measure(TOOL, told)
+    assert (found["first_bad_step"], found["settings_from_step"]) == (ONSET + 1, None)
+
+
+def test_a_rate_that_is_raised_at_a_resume_stays_in_sight(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, halved(make_run, 20e-6, factor=20))
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET, ONSET + 1)
+    assert (found["jump_factor"], found["set_anew"]) == (20, True)
+    unsaid = measure(TOOL, halved(make_run, 1e-6, factor=20))
+    assert (unsaid["jump_factor"], unsaid["set_anew"]) == (20, False)
+
+
+def test_a_schedule_that_a_resume_replaces(make_run: MakeRun, measure: Measure) -> None:
+    """From constant to a decay that is at two thirds: no jump, and no fault of either."""
+    rate = np.concatenate([np.full(ONSET, 0.5e-6), rates("linear")[ONSET:]])
+    events = [("resume", ONSET, "resumed")]
+    found = measure(TOOL, run_of(make_run, rate, "linear", events=events))
+    assert (found["first_bad_step"], found["settings_from_step"]) == (None, ONSET + 1)
+    assert measure(TOOL, run_of(make_run, rate, "linear"))["first_bad_step"] == 1
 
 
 def test_a_rate_that_drops_to_zero(make_run: MakeRun, measure: Measure) -> None:

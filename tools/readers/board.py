@@ -67,7 +67,15 @@ class Board:
                         values[prefix + key] = value
                         source = self.by_name[file.name]
                         sources += [] if source in sources else [source]
-        return Config(values, tuple(sources))
+        return Config(values, tuple(sources), self._changed())
+
+    def _changed(self) -> frozenset[str] | None:
+        """Settings that differ between launches; None where a launch states none of its own."""
+        launches = [_settings(file, _TEXTS[0][0]) for file in self.files if file.log]
+        if len(launches) < 2 or not all(launches):
+            return None
+        names = {name for settings in launches for name in settings}
+        return frozenset(n for n in names if any(s.get(n) != launches[0].get(n) for s in launches))
 
 
 def read_board(root: Root) -> Board:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
@@ -22,6 +22,8 @@ from firstbad.tools.readers.rows import repeated
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
 from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
+EVALUATION = "evaluation"
+"""Code of the note on rollouts that no step was trained on."""
 _NAME = r"(?:.*/)?completions/[^/]*?(\d+)\.parquet"
 _MIN_BYTES = 12  # magic, footer length, magic
 _UNREADABLE = (UserError, ValueError, NotImplementedError)
@@ -37,14 +39,24 @@ def read_completions(
     group_size: int | None,
     reward_names: Sequence[str],
     answers: Answers,
+    evaluated: Collection[int] = (),
 ) -> Rollouts:
-    """Rollouts by step of the file name."""
+    """Rollouts by step of the file name.
+
+    `evaluated`: steps at which an evaluation was logged. TRL writes its rollouts over those of
+    training, so they are left out.
+    """
     files: dict[int, File] = {}
     for file in root.matching(_NAME):
         if file.size < _MIN_BYTES:
             root.note("file_skipped", f"`{file.name}` is empty")
         elif match := re.fullmatch(_NAME, file.name):
             files[int(match[1])] = file
+    if over := sorted(files.keys() & set(evaluated)):
+        some = ", ".join(map(str, over[:5])) + (", ..." if len(over) > 5 else "")
+        text = f"rollouts at evaluations (step {some}) are those of the evaluation, which TRL "
+        root.note(EVALUATION, text + "writes over those of training: left out")
+        files = {step: file for step, file in files.items() if step not in over}
     reader = _Completions(root, files, answers, group_size, reward_names)
     return Rollouts(
         list(files),

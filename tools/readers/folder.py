@@ -74,11 +74,13 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     group_size = next((size for n in _GROUP_SIZES if (size := _whole(config, n))), None)
 
     answers = Answers(root)
+    evaluation = signals.get("eval/reward_mean")
     rollouts = read_completions(
         root,
         group_size=group_size,
         reward_names=list(signals.under("reward_part")),
         answers=answers,
+        evaluated=() if evaluation is None else evaluation.steps.tolist(),
     )
     rollouts = rollouts or shelve(root, tables.rollouts, group_size, answers)
     rollouts.grouped_by = config.sources if group_size else ()

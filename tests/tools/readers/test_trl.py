@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from firstbad.tools.readers import open_run
+from firstbad.tools.registry import run_tool
 from firstbad.tools.run import Run
 
 Rows = Callable[[int], list[dict[str, Any]]]
@@ -203,6 +204,38 @@ def test_two_event_files_are_a_resume(make: Any, tmp_path: Path) -> None:
     assert run.signals.steps.tolist() == list(range(1, 11))
 
 
+ARGS = "args/text_summary"
+LAUNCH = '{"beta": 0.1, "max_steps": 8}'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "changed"),
+    [
+        ({ARGS: LAUNCH}, {ARGS: '{"beta": 0.2, "max_steps": 8, "seed": 1}'}, {"beta", "seed"}),
+        ({ARGS: LAUNCH}, {ARGS: LAUNCH}, set()),
+        ({ARGS: LAUNCH}, {}, None),
+        ({}, {ARGS: LAUNCH}, None),
+    ],
+)
+def test_settings_that_launches_state_otherwise(
+    make: Any,
+    tmp_path: Path,
+    first: dict[str, str],
+    second: dict[str, str],
+    changed: set[str] | None,
+) -> None:
+    tags = [{"step": r["step"], "train/reward": r["reward"]} for r in rows(1, 10)]
+    make.board("runs/a/events.out.tfevents.100.h.1.0", tags[:6], first)
+    make.board("runs/b/events.out.tfevents.200.h.1.0", tags[6:], second)
+    assert open_run(f"trl:{tmp_path}").config.changed == changed
+
+
+def test_one_launch_does_not_say_what_others_changed(make: Any, tmp_path: Path) -> None:
+    tags = [{"step": r["step"], "train/reward": r["reward"]} for r in rows(1, 10)]
+    make.board("runs/a/events.out.tfevents.100.h.1.0", tags, {ARGS: LAUNCH})
+    assert open_run(f"trl:{tmp_path}").config.changed is None
+
+
 def test_what_several_files_say_of_one_resume_is_one_event(make: Any, tmp_path: Path) -> None:
     make.state("checkpoint-8/trainer_state.json", rows(1, 8))
     make.state("trainer_state.json", [*rows(1, 4), *rows(5, 10, shift=1.0)])
@@ -309,6 +342,39 @@ def test_groups_that_do_not_fit_are_those_of_the_prompts(
     batch = open_run(str(tmp_path)).rollouts.batch(1)
     assert batch.group.tolist() == group
     assert batch.group_source == "prompt"
+
+
+def test_rollouts_of_an_evaluation_are_left_out(make: Any, tmp_path: Path, rollouts: Rows) -> None:
+    for step in (1, 2, 3, 4):
+        make.completions(step, rollouts(step))
+    state = [*rows(1, 4), {"step": 2, "eval_reward": 0.5}, {"step": 4, "eval_reward": 0.5}]
+    make.state("trainer_state.json", state)
+    run = open_run(str(tmp_path))
+    assert run.rollouts.steps.tolist() == [1, 3]
+    (note,) = [note.text for note in run.notes if note.code == "evaluation"]
+    assert note.startswith("rollouts at evaluations (step 2, 4) are those of the evaluation")
+
+
+def test_an_evaluation_at_other_steps_takes_no_rollouts(
+    make: Any, tmp_path: Path, rollouts: Rows
+) -> None:
+    for step in (1, 2, 3):
+        make.completions(step, rollouts(step))
+    state = [*rows(1, 4), {"step": 4, "eval_reward": 0.5}, {"step": 2, "eval_own_score": 0.5}]
+    make.state("trainer_state.json", state)
+    run = open_run(str(tmp_path))
+    assert run.rollouts.steps.tolist() == [1, 2, 3]
+    assert "evaluation" not in codes(run)
+
+
+def test_where_only_evaluations_left_rollouts_that_is_said(
+    make: Any, tmp_path: Path, rollouts: Rows
+) -> None:
+    make.completions(2, rollouts(2))
+    make.state("trainer_state.json", [*rows(1, 4), {"step": 2, "eval_reward": 0.5}])
+    found = run_tool("check_rows", open_run(str(tmp_path)), {}, evidence_id="E1")
+    assert found.status == "no_data"
+    assert found.summary.startswith("rollouts at evaluations (step 2) are")
 
 
 def test_the_same_batch_written_twice(make: Any, tmp_path: Path, rollouts: Rows) -> None:
