@@ -110,9 +110,7 @@ def conclude(
         headline = "Every layer passed and no check failed."
         if waived:
             names = ", ".join(f"`{name}`" for name in waived)
-            headline = (
-                f"Healthy as far as it was read: no check failed. Waived, not passed: {names}."
-            )
+            headline = f"As far as it was read, no check failed. Waived, not passed: {names}."
         if window != "steady":
             headline += " A signal moved, the outcome held: a change, not a fault."
         headline += _rests_on(checks)

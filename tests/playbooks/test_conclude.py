@@ -92,7 +92,7 @@ def test_a_waived_layer_makes_health_conditional(verdict: MakeVerdict) -> None:
 def test_the_headline_of_health_names_what_was_waived(verdict: MakeVerdict) -> None:
     found = verdict(same=None, judge=None, waive={"probability": "as agreed", "reward": "no gold"})
     assert found.outcome == "healthy"
-    assert "as far as it was read" in found.headline
+    assert found.headline.startswith("As far as it was read, no check failed.")
     assert "Waived, not passed: `probability`, `reward`" in found.headline
     assert "Every layer passed" not in found.headline
     assert "Waived" not in verdict(waive={"probability": "just in case"}).headline
