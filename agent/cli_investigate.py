@@ -32,7 +32,9 @@ def investigate(
     ask: Annotated[
         bool, typer.Option("--ask", help="Ask where evidence is missing, before going on.")
     ] = False,
-    playbook: Annotated[str, typer.Option(help="Shipped name or file.")] = "crash",
+    playbook: Annotated[
+        str | None, typer.Option(help="Shipped name or file; without it, `crash`.")
+    ] = None,
     no_llm: Annotated[bool, typer.Option("--no-llm", help="Use no language model.")] = False,
     out: Out = None,
     json: Json = False,

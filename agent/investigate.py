@@ -53,7 +53,7 @@ def investigate(
     waivers: Sequence[Waiver] = (),
     out: Path | None = None,
     resume: str | None = None,
-    playbook: str = "crash",
+    playbook: str | None = None,
     interactive: bool = False,
     answer: Mapping[str, Any] | None = None,
     on_progress: OnProgress = silent,
@@ -67,7 +67,7 @@ def investigate(
         waivers: layers to go past although they have not passed.
         out: folder to put the incident folder into; default: under the home folder.
         resume: id or folder of an incident to go on with, or to walk again with more waivers.
-        playbook: shipped name or path.
+        playbook: shipped name or path; default: `crash`. An incident keeps the one it began with.
         interactive: stop with a question where the way would close for want of evidence.
         answer: to the question an incident waits with: `{"waive": reason}` or `{"continue": True}`.
         on_progress: is told what happens.
@@ -79,10 +79,15 @@ def investigate(
     if resume is None:
         if ref is None:
             raise UserError("which run? Give its folder or file: firstbad investigate RUN")
-        incident, run = _begin(ref, complaint, step, waivers, out, playbook)
+        incident, run = _begin(ref, complaint, step, waivers, out, playbook or "crash")
     else:
         if ref is not None or complaint or step is not None:
             raise UserError("--resume goes on with what was asked; give no run, complaint or step")
+        if playbook is not None:
+            raise UserError(
+                "--resume keeps the playbook that the incident began with; give no --playbook, "
+                "or begin anew with the run"
+            )
         incident, run = incidents.find(resume, out), None
     with incident.lock(), stoppable(incident):
         if resume is not None:
@@ -113,7 +118,11 @@ def _begin(
             "complaint": said.raw,
             "noticed_step": said.noticed_step,
             "symptoms": said.symptoms,
-            "playbook": {**loaded.ref.model_dump(), "path": lasting},
+            "playbook": {
+                "name": loaded.ref.name,
+                "digest": loaded.ref.digest,
+                "path": lasting,
+            },
             "versions": versions(),
             "waivers": [w.model_dump() for w in waivers],
             "reading": [asdict(r) for r in remarks(run, ref, absolute(run.ref))],

@@ -119,11 +119,12 @@ def conclude(
         headline = f"No check failed, but what the complaint says is not answered: {said}."
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
-        headline = "Every layer passed and no check failed." + (
-            ""
-            if window == "steady"
-            else " A signal moved, the outcome held: a change, not a fault."
-        )
+        headline = "Every layer passed and no check failed."
+        if waived:
+            names = ", ".join(f"`{name}`" for name in waived)
+            headline = f"As far as it was read, no check failed. Waived, not passed: {names}."
+        if window != "steady":
+            headline += " A signal moved, the outcome held: a change, not a fault."
         headline += _rests_on(checks)
         if not_judged:
             headline += f" Not judged: {', '.join(not_judged)}."

@@ -92,7 +92,9 @@ def load(name_or_path: str = "crash") -> Loaded:
     if problems:
         raise UserError(f"{path}: " + "\n  ".join(problems))
     digest = "sha256:" + hashlib.sha256(raw).hexdigest()[:16]
-    return Loaded(playbook, PlaybookRef(name=playbook.name, digest=digest), path)
+    known = {Path(builtin(name)).read_bytes() for name in shipped()}
+    ref = PlaybookRef(name=playbook.name, digest=digest, shipped=raw in known)
+    return Loaded(playbook, ref, path)
 
 
 def parse(raw: bytes, path: str) -> Playbook:

@@ -88,11 +88,18 @@ class Onset(Record):
         return self.last_good if self.last_good is not None else self.quiet
 
     @property
+    def is_bracket(self) -> bool:
+        """Whether steps lie between the last good and the first bad one."""
+        if self.from_start or self.first_bad is None or self.bracket_start is None:
+            return False
+        return self.sampled or self.first_bad - self.bracket_start > 1
+
+    @property
     def earliest(self) -> float:
         """First step that may carry the fault; -inf from the start on, inf where not dated."""
         if self.from_start:
             return float("-inf")
-        if self.sampled and self.bracket_start is not None:
+        if self.is_bracket and self.bracket_start is not None:
             return self.bracket_start + 1
         return float("inf") if self.first_bad is None else self.first_bad
 
@@ -163,6 +170,8 @@ class PlaybookRef(Record):
 
     name: str
     digest: str
+    shipped: bool = True
+    """Whether it is, byte for byte, one that ships with this version."""
 
 
 class Usage(Record):

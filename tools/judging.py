@@ -16,7 +16,7 @@ from firstbad.tools.numbers import percent
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
-from firstbad.tools.stats import Stretch, raised_stretch
+from firstbad.tools.stats import Stretch, least_rate, raised_stretch
 
 CALIBRATED = 0.99
 """Agreement on the earliest steps above which the judge is fair (playbook, layer 5)."""
@@ -24,6 +24,10 @@ CALIBRATION_ROWS = 300
 FEWEST = 60
 SURE_GAIN = 12.0
 """Log-likelihood a stretch of disagreement must gain, in nats, to be read as one."""
+ONE_WAY = 0.95
+"""Share of the disagreements that go one way above which only that way is dated."""
+SILENT = 0.05
+"""Chance that the fault shows in none of the rows before its first hit: up to it they are good."""
 EXAMPLES = 8
 """Rows shown on which judge and reward disagree."""
 
@@ -51,6 +55,9 @@ class Judging(Dated):
     """Of rows judged right, inside the stretch: share scored wrong."""
     accepted_wrong_share: float
     """Of rows judged wrong, inside the stretch: share scored right."""
+    rejected_right_least: float
+    """The least that the share may be behind the rows seen (Wilson, one-sided 99.5 %)."""
+    accepted_wrong_least: float
     one_sided: float | None
     """Share of the disagreements that go the more frequent way; None without any."""
     stretch_gain: float
@@ -100,7 +107,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     The judge extracts an answer (tags, boxed, last number, ...) and compares it with the gold
     answer after plain normalisation. The extractor is the one that agrees best with the logged
     score on the earliest rows; above 99 % agreement it is a fair judge, and a change-point of the
-    disagreement is an onset of its own. Below, only the direction of the disagreement counts.
+    disagreement is an onset of its own. Where nearly all disagreement goes one way, its rate is
+    taken over the rows that can go that way. Below 99 %, only the direction of it counts.
 
     Cannot tell: answers that need more than plain comparison; rows whose gold answer is not known;
     a gold file that is wrong itself (see `check_gold`).
@@ -113,11 +121,16 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if len(judged.steps) < FEWEST:
         raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
     disagree = judged.right != judged.scored
+    rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
+    more = max(int(rejected.sum()), int(accepted.sum()))
     steps, inverse = np.unique(judged.steps, return_inverse=True)
     where: IntArray = inverse.astype(np.int64)
-    totals = np.bincount(where).astype(np.int64)
-    hits = np.bincount(where, weights=disagree).astype(np.int64)
-    stretch = raised_stretch(hits, totals)
+    could = np.ones(len(disagree), bool)
+    if more > ONE_WAY * disagree.sum():
+        # Only the rows that can go wrong that way tell when it began.
+        could = judged.right if rejected.sum() == more else ~judged.right
+    totals = np.bincount(where, weights=could).astype(np.int64)
+    stretch = raised_stretch(np.bincount(where, weights=disagree & could).astype(np.int64), totals)
     if stretch is not None and (stretch.gain < SURE_GAIN or stretch.rate_in < 0.02):
         stretch = None
     calibrated = judge.agreement >= CALIBRATED and bool(judged.right.any())
@@ -127,10 +140,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if stretch is not None:
         inside = (where >= stretch.first) & (where < stretch.stop)
     steps_inside = {int(s) for s in np.unique(judged.steps[inside])[:60]}
-    rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
     pattern = explain_rows(judged.rows, rejected & inside, judged.right & judged.scored & inside)
     all_rows = sum(len(b) for b in run.rollouts.batches())
-    more = max(int(rejected.sum()), int(accepted.sum()))
     first = int(steps[stretch.first]) if stretch else None
     metrics = Judging(
         n_rows=len(disagree),
@@ -144,6 +155,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         accepted_wrong=int(accepted.sum()),
         rejected_right_share=_mean(rejected[inside & judged.right]) or 0.0,
         accepted_wrong_share=_mean(accepted[inside & ~judged.right]) or 0.0,
+        rejected_right_least=_r(least_rate(rejected[inside & judged.right])),
+        accepted_wrong_least=_r(least_rate(accepted[inside & ~judged.right])),
         one_sided=_r(more / disagree.sum()) if disagree.any() else None,
         stretch_gain=_r(stretch.gain) if stretch else 0.0,
         stretch_steps=stretch.stop - stretch.first if stretch else 0,
@@ -161,7 +174,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         explained_by_form=_mean(judged.form_low[rejected & inside]),
         timing_shift=_timing(run, first),
         batch_level=_batch_level(where, rejected & inside, judged.right & inside),
-        last_good_step=int(steps[stretch.first - 1]) if stretch and stretch.first else None,
+        last_good_step=_last_good(steps, totals, stretch) if stretch else None,
         first_bad_step=first,
         from_start=stretch is not None and stretch.first == 0,
     )
@@ -180,6 +193,16 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         sources=tuple(run.rollouts.answers()),
         signal=f"agreement of `{judge.part}` with independent judging",
     )
+
+
+def _last_good(steps: FloatArray, totals: IntArray, stretch: Stretch) -> int | None:
+    """Last step before the stretch in which its rate would have shown, with those that follow.
+
+    `totals` (S,): rows per step that could go wrong. A few that did not are no good step yet.
+    """
+    rows = np.cumsum(totals[: stretch.first][::-1])[::-1]
+    silent = np.flatnonzero((1 - stretch.rate_in) ** rows <= SILENT)
+    return int(steps[silent[-1]]) if len(silent) else None
 
 
 def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firstbad.tools.run import FloatArray, IntArray
+from firstbad.tools.run import BoolArray, FloatArray, IntArray
 
 MAD_TO_SD = 1.4826
 
@@ -93,6 +93,16 @@ def raised_stretch(hits: IntArray, totals: IntArray, *, shortest: int = 2) -> St
     while first < stop - 1 and hits[first] == 0:
         first += 1
     return Stretch(first, stop, float(rate_in[0]), float(rate_out[0]), float(value[0]))
+
+
+def least_rate(hits: BoolArray, *, sds: float = 2.576) -> float:
+    """Lower end of the Wilson interval of a rate, from (R,) hits; 0 without any."""
+    n = len(hits)
+    if n == 0 or not hits.any():
+        return 0.0
+    rate, z2 = float(hits.mean()), sds**2
+    half = sds * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
+    return max(0.0, (rate + z2 / (2 * n) - half) / (1 + z2 / n))
 
 
 @dataclass(frozen=True)

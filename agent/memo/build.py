@@ -97,6 +97,14 @@ def build_memo(
     )
 
 
+def _window(verdict: Verdict, evidence: Mapping[str, Evidence]) -> str:
+    """What the window is; a finding may date an onset that no logged signal shows."""
+    steady = any((e.metrics or {}).get("is_steady") is True for e in evidence.values())
+    if verdict.window == "onset" and steady:
+        return "no logged signal leaves its band; the onset is that of the leading finding"
+    return _WINDOWS[verdict.window]
+
+
 @cache
 def environments() -> tuple[Environment, Environment]:
     """Jinja for HTML and for Markdown: in both, what is not marked as safe is escaped."""
@@ -160,7 +168,7 @@ def _view(
         f"incident {brief(verdict.incident, 120)}",
         first=first,
         layers=walk,
-        window=_WINDOWS[verdict.window],
+        window=_window(verdict, evidence),
         focus_title=focus_title(verdict),
         focus=tuple(
             listed[id_]

@@ -121,6 +121,11 @@ def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
     )
     if leading is not None:
         yield Row("confidence", leading.confidence)
+    for book in verdict.playbooks:
+        if not book.shipped:
+            yield Row(
+                "playbook", f"`{book.name}`, {book.digest}: not the one that ships with firstbad"
+            )
     if leading is not None or verdict.conditional_on:
         yield Row("conditional on", ", ".join(verdict.conditional_on) or "nothing")
 
@@ -186,9 +191,10 @@ def _since(onset: Onset) -> str:
     """From where on a checkpoint may carry the fault; empty where that is from the first step."""
     if onset.first_bad is None or onset.from_start:
         return ""
-    if onset.sampled:
-        quiet = onset.bracket_start
-        return "" if quiet is None else f" after step {step(quiet)}"
+    if onset.sampled and onset.bracket_start is None:
+        return ""
+    if onset.is_bracket and onset.bracket_start is not None:
+        return f" after step {step(onset.bracket_start)}"
     return f" from step {step(onset.first_bad)} on"
 
 
@@ -203,7 +209,7 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     if onset.first_bad is None:
         return f"the run, if it still trains; the fault could not be dated{until}"
     since = step(onset.first_bad)
-    if onset.sampled and onset.bracket_start is not None:
+    if onset.is_bracket and onset.bracket_start is not None:
         return (
             f"the run, if it still trains: every step from {since} on carries the fault, "
             f"those after {step(onset.bracket_start)} may{until}"
@@ -224,7 +230,7 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
         first = "the first bad step" if onset.first_bad is None else f"step {step(onset.first_bad)}"
         return f"no checkpoint before {first} was found; start again, or from one kept elsewhere"
     at = ""
-    if onset.sampled and onset.bracket_start is not None:
+    if onset.is_bracket and onset.bracket_start is not None:
         at = f" that is not after step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"

@@ -776,6 +776,20 @@ def test_sampled_onset_is_told_as_a_bracket() -> None:
     assert ("first bad step", "by 70") in {(r.label, r.text) for r in first_page(found, {}).facts}
 
 
+def test_an_edited_playbook_is_named_on_the_first_page() -> None:
+    own = PlaybookRef(name="crash", digest="sha256:00ff", shipped=False)
+    shown = memo(incident(playbooks=(own,))).markdown.split("The walk")[0]
+    assert "`crash`, sha256:00ff: not the one that ships with firstbad" in shown.replace("\\", "")
+    assert "ships with firstbad" not in memo(incident()).markdown
+
+
+def test_an_onset_that_no_signal_shows_is_said_to_come_from_the_finding() -> None:
+    calm = evidence("E99", "find_first_bad", "calm", metrics={"is_steady": True, "is_onset": False})
+    said = "no logged signal leaves its band; the onset is that of the leading finding"
+    assert said in memo(incident(), {**case_evidence(), "E99": calm}).markdown
+    assert said not in memo(incident()).markdown
+
+
 def test_what_to_do_follows_from_the_certain_fault_that_began_first() -> None:
     onset = Onset(last_good=39, first_bad=40, signal="agreement")
     earlier = SECOND.model_copy(

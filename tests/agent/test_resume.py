@@ -220,6 +220,8 @@ def test_a_resumed_incident_takes_no_new_question(look: Look, make_run: MakeRun)
     first = look(make_run())
     with pytest.raises(UserError, match="give no run, complaint or step"):
         work.investigate(resume=first.incident.id, complaint="it fell")
+    with pytest.raises(UserError, match="keeps the playbook"):
+        work.investigate(resume=first.incident.id, playbook="crash")
 
 
 def test_the_saved_state_holds_plain_data_and_stays_small(look: Look, make_run: MakeRun) -> None:

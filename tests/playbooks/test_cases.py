@@ -111,5 +111,6 @@ def test_every_recorded_run_has_an_expected_verdict() -> None:
 def test_a_rate_that_the_settings_raise_is_said_to_be_theirs(verdict_of: object) -> None:
     assert callable(verdict_of)
     leading = verdict_of("badger").leading
-    assert leading.claim.startswith("The learning rate was changed at a resume: 0.0001 -> 0.002")
+    assert "0.0001 -> 0.002" in leading.claim
+    assert "hold 0.002, the value after the jump" in leading.claim
     assert leading.confidence == "medium"

@@ -90,6 +90,15 @@ def test_a_waived_layer_makes_health_conditional(verdict: MakeVerdict) -> None:
     assert found.waivers[0].reason == "same engine on both sides"
 
 
+def test_the_headline_of_health_names_what_was_waived(verdict: MakeVerdict) -> None:
+    found = verdict(same=None, judge=None, waive={"probability": "as agreed", "reward": "no gold"})
+    assert found.outcome == "healthy"
+    assert found.headline.startswith("As far as it was read, no check failed.")
+    assert "Waived, not passed: `probability`, `reward`" in found.headline
+    assert "Every layer passed" not in found.headline
+    assert "Waived" not in verdict(waive={"probability": "just in case"}).headline
+
+
 def test_a_waiver_that_was_not_needed_is_told(verdict: MakeVerdict) -> None:
     found = verdict(waive={"probability": "just in case"})
     assert found.outcome == "healthy"

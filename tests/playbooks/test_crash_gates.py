@@ -284,3 +284,72 @@ def test_tokens_are_dropped_only_where_fewer_are_trained(
     result = judged("masks", "token_counts", trained=figures, masks=None)
     found = build_finding(check, result, seen_of(trained=figures, masks=None))
     assert (result.outcome, found.cause) == ("fail", cause)
+
+
+JUDGED = {
+    "n_rows": 600,
+    "calibrated": True,
+    "stretch_gain": 0.0,
+    "agreement_all": 0.98,
+    "rejected_right_share": 0.0,
+    "accepted_wrong_share": 0.0,
+    "rejected_right_least": 0.0,
+    "accepted_wrong_least": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        # Noise of the judge: 3 of 124 wrong answers, that may be 0.6 %.
+        ({"accepted_wrong_share": 0.024, "accepted_wrong_least": 0.006}, "pass"),
+        # 14 of 113 are more than noise, however well the rows agree in all.
+        ({"accepted_wrong_share": 0.124, "accepted_wrong_least": 0.063}, "inconclusive"),
+        ({"rejected_right_share": 0.3, "rejected_right_least": 0.2}, "inconclusive"),
+        (
+            {"accepted_wrong_share": 0.124, "accepted_wrong_least": 0.07, "stretch_gain": 13.0},
+            "inconclusive",
+        ),
+        ({"accepted_wrong_share": 0.3, "accepted_wrong_least": 0.16, "stretch_gain": 13.0}, "fail"),
+        (
+            {"accepted_wrong_share": 0.02, "accepted_wrong_least": 0.01, "stretch_gain": 13.0},
+            "pass",
+        ),
+    ],
+)
+def test_agreement_over_all_rows_hides_no_lenient_verifier(
+    figures: dict[str, Any], outcome: str
+) -> None:
+    found = judged("reward", "judging", judge={**JUDGED, **figures}, parts=None, log=None)
+    assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(("first", "confidence"), [(0.0, "low"), (0.9, "high")])
+def test_what_was_solved_before_is_no_collapse_of_its_own(first: float, confidence: str) -> None:
+    figures = {
+        "n_groups": 100,
+        "all_right_first": 0.0,
+        "all_right_last": 0.0,
+        "all_wrong_first": first,
+        "all_wrong_last": 0.95,
+    }
+    seen = seen_of(groups=figures, judge={"n_rows": 600, "agreement_all": 1.0})
+    check = check_of("samples", "contrast")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="samples"), seen)
+    assert (found.cause, found.confidence) == ("collapse.all_wrong", confidence)
+    assert ("This is an effect" in found.claim) == (confidence == "low")
+
+
+def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> None:
+    ranges = {
+        "n_steps": 60,
+        "form_gain": 0.1,
+        "outcome_gain": -0.3,
+        "outcome_level_first": 0.7,
+        "outcome_level_last": 0.4,
+    }
+    seen = seen_of(ranges=ranges, form={})
+    check = check_of("reward", "form_pay")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
+    assert "the outcome goes from 0.7 to 0.4" in found.claim
+    assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"

@@ -348,3 +348,13 @@ def test_the_schema_knows_tools_and_causes(repo: Path) -> None:
         assert f'"{name}"' in text
     kept = (repo / "playbooks" / "crash.schema.json").read_text(encoding="utf-8")
     assert kept == json_schema(), "run `firstbad playbook schema` and keep what it writes"
+
+
+def test_a_playbook_is_shipped_only_byte_for_byte(tmp_path: Path) -> None:
+    raw = Path(builtin("crash")).read_bytes()
+    own, copy = tmp_path / "own.yaml", tmp_path / "copy.yaml"
+    own.write_bytes(raw.replace(b"> 1.7", b"> 1e300", 1))
+    copy.write_bytes(raw)
+    assert load("crash").ref.shipped
+    assert load(str(copy)).ref.shipped
+    assert not load(str(own)).ref.shipped

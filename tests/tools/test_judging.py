@@ -72,7 +72,9 @@ def test_hand_counted_rows(make_run: MakeRun, batch: MakeBatch, measure: Measure
     assert (found["rejected_right"], found["accepted_wrong"]) == (20, 0)
     assert found["rejected_right_share"] == 0.5, "one of two right rows"
     assert found["one_sided"] == 1
-    assert (found["last_good_step"], found["first_bad_step"]) == (20, 21)
+    # Half of the right rows fail: that six of them in steps 18 to 20 would not, were the fault
+    # there, has a chance of 2^-6 = 0.016; four in steps 19 and 20 2^-4 = 0.06, too much.
+    assert (found["last_good_step"], found["first_bad_step"]) == (18, 21)
     assert (found["stretch_steps"], found["stretch_reaches_end"]) == (20, True)
     assert found["judged_right_before"] == found["judged_right_after"] == 0.5
     assert found["scored_right_share_after"] == 0.25
@@ -127,6 +129,77 @@ def test_a_policy_that_never_solves_a_task_is_judged_alike(
     assert found["agreement_all"] == 1
     assert not found["calibrated"], "nothing was ever right, so agreement proves nothing"
     assert found["first_bad_step"] is None
+
+
+def only(direction: str, share: float) -> Fault:
+    """Some of the rows that are judged right (or wrong) are scored the other way."""
+
+    def fault(d: SimpleNamespace) -> None:
+        could = d.right if direction == "rejected" else ~d.right
+        hit = could & (d.rng.random(len(could)) < share)
+        d.rewards["correct"][hit] = 0.0 if direction == "rejected" else 1.0
+
+    return fault
+
+
+def easy_then_hard(d: SimpleNamespace) -> None:
+    """Accuracy falls from about 95 % to 20 % at step 41, and with it grows what can go wrong."""
+    for i in np.flatnonzero(~d.right if d.step <= 40 else d.right):
+        if d.rng.random() < (0.9 if d.step <= 40 else 0.8):
+            d.completions[i] = f"<answer>{d.gold[i] if d.step <= 40 else -1}</answer>"
+            d.rewards["correct"][i] = float(d.step <= 40)
+            d.right[i] = d.step <= 40
+
+
+def test_the_date_is_that_of_the_rate_over_what_can_go_wrong(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """Few answers are wrong at first: disagreement per row jumps only when accuracy falls."""
+
+    def edit(d: SimpleNamespace) -> None:
+        easy_then_hard(d)
+        between(only("accepted", 0.9), ONSET)(d)
+
+    found = measure(TOOL, simulate(1, size=16, edit=edit))
+    assert ONSET < 41
+    assert found["first_bad_step"] == pytest.approx(ONSET, abs=2)
+    assert found["last_good_step"] < found["first_bad_step"]
+    assert found["accepted_wrong_share"] == pytest.approx(0.9, abs=0.05)
+    assert found["accepted_wrong_least"] > 0.8
+
+
+def test_a_forgetful_policy_under_steady_noise_has_no_onset(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """The judge errs on 2 % of the wrong answers all along; disagreement grows with them."""
+
+    def edit(d: SimpleNamespace) -> None:
+        easy_then_hard(d)
+        only("accepted", 0.02)(d)
+
+    found = measure(TOOL, simulate(1, size=16, edit=edit))
+    assert found["accepted_wrong"] > 5
+    assert found["first_bad_step"] is None
+    assert found["accepted_wrong_least"] < 0.05
+
+
+@pytest.mark.parametrize("direction", ["accepted", "rejected"])
+@pytest.mark.parametrize("share", [0.01, 0.02])
+def test_noise_of_the_judge_is_no_fault(
+    simulate: MakeRun, measure: Measure, direction: str, share: float
+) -> None:
+    found = measure(TOOL, simulate(1, size=16, edit=only(direction, share)))
+    assert found[f"{'accepted_wrong' if direction == 'accepted' else 'rejected_right'}"] > 0
+    assert found["accepted_wrong_least"] < 0.05
+    assert found["rejected_right_least"] < 0.05
+    assert found["first_bad_step"] is None or found["agreement_all"] > 0.97
+
+
+def test_a_good_step_is_one_in_which_the_fault_would_have_shown(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, simulate(1, edit=between(only("rejected", 0.25), ONSET)))
+    assert found["last_good_step"] < ONSET <= found["first_bad_step"]
 
 
 def test_a_lenient_verifier(simulate: MakeRun, measure: Measure) -> None:

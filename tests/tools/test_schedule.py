@@ -212,7 +212,7 @@ def test_a_rate_that_drops_against_its_settings(
     found = measure(TOOL, halved(make_run, **fields))
     assert (found["last_good_step"], found["first_bad_step"]) == (ONSET, ONSET + 1)
     assert found["jump_factor"] == pytest.approx(1 / fields.get("factor", 0.5), abs=1e-3)
-    assert (found["set_anew"], found["settings_from_step"]) == (False, None)
+    assert found["settings_from_step"] is None
 
 
 def test_settings_that_every_launch_states_alike_speak_for_all_steps(
@@ -229,9 +229,9 @@ def test_a_rate_that_is_raised_at_a_resume_stays_in_sight(
 ) -> None:
     found = measure(TOOL, halved(make_run, 20e-6, factor=20))
     assert (found["last_good_step"], found["first_bad_step"]) == (ONSET, ONSET + 1)
-    assert (found["jump_factor"], found["set_anew"]) == (20, True)
+    assert (found["jump_factor"], found["settings_fit_after"]) == (20, True)
     unsaid = measure(TOOL, halved(make_run, 1e-6, factor=20))
-    assert (unsaid["jump_factor"], unsaid["set_anew"]) == (20, False)
+    assert (unsaid["jump_factor"], unsaid["settings_fit_after"]) == (20, False)
 
 
 def test_a_schedule_that_a_resume_replaces(make_run: MakeRun, measure: Measure) -> None:
