@@ -31,7 +31,8 @@ def test_hand_counted_steps(
     def rows(step: int, group: list[int], prompts: str, **fields: Any) -> RolloutBatch:
         names = [f"add {p}" for p in prompts]
         rewards = {"correct": fields.pop("score", [1.0] * len(group))}
-        return batch(step, group=group, prompts=names, completions=group, rewards=rewards, **fields)
+        said = [f"row of {g}" for g in group]
+        return batch(step, group=group, prompts=names, completions=said, rewards=rewards, **fields)
 
     made = [
         rows(1, [0, 0, 1, 1], "aabb"),  # sound
