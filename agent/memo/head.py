@@ -172,14 +172,13 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
 def _resume(verdict: Verdict, onset: Onset) -> str:
     if onset.from_start:
         return "start again: there is no good step to go back to"
-    if verdict.resume_from is None:
-        first = "the first bad step" if onset.first_bad is None else f"step {step(onset.first_bad)}"
-        return f"no checkpoint before {first} was found; start again, or from one kept elsewhere"
-    at = ""
+    at = " before the first bad step"
     if onset.is_bracket and onset.bracket_start is not None:
         at = f" that is not after step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"
+    if verdict.resume_from is None:
+        return f"no checkpoint{at} was found; start again, or from one kept elsewhere"
     return f"from `{one_line(verdict.resume_from)}`, the last checkpoint{at}"
 
 
