@@ -226,14 +226,13 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
             f"`{one_line(least.checkpoint)}`, which holds {least.updates} bad "
             f"update{'' if least.updates == 1 else 's'}; or start again"
         )
-    if verdict.resume_from is None:
-        first = "the first bad step" if onset.first_bad is None else f"step {step(onset.first_bad)}"
-        return f"no checkpoint before {first} was found; start again, or from one kept elsewhere"
-    at = ""
+    at = " before the first bad step"
     if onset.is_bracket and onset.bracket_start is not None:
         at = f" that is not after step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"
+    if verdict.resume_from is None:
+        return f"no checkpoint{at} was found; start again, or from one kept elsewhere"
     return f"from `{one_line(verdict.resume_from)}`, the last checkpoint{at}"
 
 

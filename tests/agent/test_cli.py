@@ -79,7 +79,8 @@ def test_first_screen_is_enough_to_act_on(fb: Fb, make_run: MakeRun, book: str) 
     assert head.startswith("INCIDENT. 3 are judged wrongly")
     assert "reward.verifier_outage (layer reward)" in facts
     assert [line.split("  ")[0] for line in facts.splitlines() if line[0] != " "] == [
-        "cause", "first bad step", "last good", "you noticed", "confidence", "conditional on",
+        "cause", "first bad step", "last good", "you noticed", "confidence",
+        "playbook", "conditional on",
     ]  # fmt: skip
     for label in ("stop", "fix", "resume", "verify", "only dilutes", "probability needs"):
         assert f"\n{label}  " in do_now
