@@ -18,7 +18,7 @@ from firstbad.tools.estimators import (
 )
 from firstbad.tools.evidence import Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_advantage, group_index, group_stats, total_reward
+from firstbad.tools.rewards import group_advantage, group_stats, groups_apart, total_reward
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.segments import OF_THE_ADVANTAGE, HeldToSettings, held_to_settings
 
@@ -146,14 +146,10 @@ class _Groups:
 
     def __init__(self, steps: list[tuple[FloatArray, IntArray, FloatArray]]) -> None:
         total, used = (np.concatenate([s[i] for s in steps]) for i in (0, 2))
-        own = [group_index(group) for _, group, _ in steps]
-        start = np.cumsum([0, *(len(size) for _, size in own)])
-        group = np.concatenate(
-            [index + first for (index, _), first in zip(own, start, strict=False)]
-        )
+        group, start = groups_apart([group for _, group, _ in steps])
         rewards, advantages = group_stats(total, group), group_stats(used, group)
         self.count = len(rewards.size)
-        self.size = int(np.median([size.max() for _, size in own]))
+        self.size = int(np.median([part.max() for part in np.split(rewards.size, start[1:-1])]))
         self.largest = float(np.abs(used).max())
         self.largest_mean = float(np.abs(advantages.mean).max())
         self.spread_median = float(
@@ -163,7 +159,6 @@ class _Groups:
         hair = (rewards.spread > 1e-9) & (rewards.spread < 1e-3 * level)
         strong = np.maximum(-advantages.low, advantages.high) > 0.5
         self.tiny = int((hair & strong).sum())
-        """Groups whose rewards differ by a hair while their advantages are large."""
 
 
 CRITICS = ("critic", "value_model", "vf_coef", "value_loss", "gae")

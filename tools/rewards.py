@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -54,6 +55,18 @@ def group_index(group: IntArray) -> tuple[IntArray, IntArray]:
             return group, size
     _, index, size = np.unique(group, return_inverse=True, return_counts=True)
     return index, size
+
+
+def groups_apart(steps: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    """Groups of several steps as one numbering in which no two steps share a group.
+
+    Number of each row's group, all steps after one another, and (S + 1,) the number at which each
+    step begins; the last is the number of groups.
+    """
+    own = [group_index(group) for group in steps]
+    start = np.cumsum([0, *(len(size) for _, size in own)])
+    moved = [index + first for (index, _), first in zip(own, start, strict=False)]
+    return np.concatenate(moved), start
 
 
 class GroupStats:

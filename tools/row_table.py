@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from firstbad.tools.rewards import group_index, total_reward
+from firstbad.tools.rewards import groups_apart, total_reward
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 
 
@@ -28,11 +28,7 @@ class RowTable:
     @cached_property
     def group(self) -> IntArray:
         """(N,) number of each row's group; no two steps share one."""
-        own = [group_index(b.group) for b in self._batches]
-        start = np.cumsum([0, *(len(size) for _, size in own)])
-        return np.concatenate(
-            [index + first for (index, _), first in zip(own, start, strict=False)]
-        )
+        return groups_apart([b.group for b in self._batches])[0]
 
     @cached_property
     def group_step(self) -> IntArray:
