@@ -28,7 +28,7 @@ def open_parquet(path: Path, name: str) -> Any:
     try:
         if path.stat().st_size == 0:
             raise UserError(f"`{name}` is empty")
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).split("\n", 1)[0][:120]
         raise UserError(f"`{name}` is no readable Parquet file: {reason}") from None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
@@ -28,7 +26,6 @@ _NAME = r"(?:.*/)?completions/[^/]*?(\d+)\.parquet"
 _MIN_BYTES = 12  # magic, footer length, magic
 _UNREADABLE = (UserError, ValueError, NotImplementedError)
 """Arrow's errors are of the latter two kinds."""
-_THREADS = 2
 _BLOCK_STEPS, _BLOCK_BYTES = 64, 4_000_000
 _ADVANTAGE = ("advantage", "advantages")
 
@@ -80,23 +77,16 @@ class _Completions:
         self._answers = answers
         self._group_size = group_size
         self._reward_names = reward_names
-        self._pool = ThreadPoolExecutor(_THREADS)  # Arrow reads outside Python's lock
+        self._once: dict[tuple[str, ...], list[int] | None] = {}
+        """Which columns to keep, by the names of all; None for all of them."""
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
         """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
-        ahead: deque[list[tuple[int, Future[Any]]]] = deque()
         for block in self._blocks(steps):
-            ahead.append([(step, self._pool.submit(self._table, step)) for step in block])
-            if len(ahead) > 1:
-                yield from self._taken(ahead.popleft())
-        for reading in ahead:
-            yield from self._taken(reading)
-
-    def _taken(self, reading: list[tuple[int, Future[Any]]]) -> Iterator[RolloutBatch]:
-        read = [(step, self._checked(step, file.result())) for step, file in reading]
-        # Text columns become Python strings several times faster for many steps at once.
-        for _, alike in groupby(read, key=lambda pair: getattr(pair[1], "schema", None)):
-            yield from self._converted(list(alike))
+            read = [(step, self._table(step)) for step in block]
+            # Text columns become Python strings several times faster for many steps at once.
+            for _, alike in groupby(read, key=lambda pair: getattr(pair[1], "schema", None)):
+                yield from self._converted(list(alike))
 
     def _blocks(self, steps: Sequence[int]) -> Iterator[list[int]]:
         """Steps to read at a time: few enough for their texts to be small in memory.
@@ -115,25 +105,22 @@ class _Completions:
             yield block
 
     def _table(self, step: int) -> Any:
-        """Table and number of rows of a step's file, or the error that stands in its way."""
+        """The table of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            return first_part(file.path, file.name)
+            table, rows = first_part(file.path, file.name)
         except _UNREADABLE as error:
             return error
-
-    def _checked(self, step: int, found: Any) -> Any:
-        """The table, or the error; what was left out of it is noted, in the order of steps."""
-        if isinstance(found, Exception):
-            return found
-        table, rows = found
-        name = self._files[step].name
-        if "completion" not in table.column_names:
-            return UserError(f"`{name}` has no column `completion`")
+        names = tuple(table.schema.names)
+        if "completion" not in names:
+            return UserError(f"`{file.name}` has no column `completion`")
         if table.num_rows < rows:
-            text = f"`{name}`: the first {table.num_rows:,} of {rows:,} rows were read"
+            text = f"`{file.name}`: the first {table.num_rows:,} of {rows:,} rows were read"
             self._root.note("rows_cut", text)
-        return self._once(name, table)
+        if names not in self._once:
+            self._once[names] = self._first_of_each(file.name, names)
+        kept = self._once[names]
+        return table if kept is None else table.select(kept)
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
         """Batches of steps whose tables have the same columns; empty ones for what is no table."""
@@ -178,14 +165,13 @@ class _Completions:
                 gold=None if gold is None else gold[rows],
             )
 
-    def _once(self, name: str, table: Any) -> Any:
-        """Without columns whose name another one has: Arrow finds neither by that name."""
-        twice = repeated(table.column_names)
+    def _first_of_each(self, file: str, names: Sequence[str]) -> list[int] | None:
+        """Columns without those whose name another has: Arrow finds neither by that name."""
+        twice = repeated(names)
         if not twice:
-            return table
-        self._root.note("columns_twice", f"`{name}`: several columns {twice}; the first is read")
-        names = table.column_names
-        return table.select([i for i, column in enumerate(names) if names.index(column) == i])
+            return None
+        self._root.note("columns_twice", f"`{file}`: several columns {twice}; the first is read")
+        return [i for i, column in enumerate(names) if names.index(column) == i]
 
     def _rewards(self, table: Any) -> list[str]:
         """Columns of reward functions: those that the metrics name, else all floating ones."""

@@ -79,7 +79,8 @@ def column_texts(column: Any) -> list[str]:
     contents = _contents(array)
     if contents is None:
         return [canonical_text(value) for value in array.to_pylist()]
-    lengths = array.value_lengths().fill_null(0).to_pylist()
+    # Not `fill_null`: with a Python value it has pyarrow import pandas.
+    lengths = [length or 0 for length in array.value_lengths().to_pylist()]
     if len(contents) == len(array) and min(lengths, default=1) == 1:
         return contents
     texts, at = [], 0
