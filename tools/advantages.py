@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from firstbad.tools.completeness import rows_complete, whole_rows
+from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import (
     ESTIMATORS,
@@ -18,9 +19,11 @@ from firstbad.tools.estimators import (
 )
 from firstbad.tools.evidence import Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_advantage, group_stats, groups_apart, total_reward
-from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
+from firstbad.tools.rewards import group_advantage, group_stats
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 from firstbad.tools.segments import OF_THE_ADVANTAGE, HeldToSettings, held_to_settings
+from firstbad.tools.stats import row_medians
 
 
 class Advantages(HeldToSettings):
@@ -65,6 +68,10 @@ class Advantages(HeldToSettings):
     spread_median: float
 
 
+NOTHING = dict.fromkeys(("batch", "shifted", "negated", "unscaled"), 0)
+"""What other ways of computing explain where no row is wrong."""
+
+
 @dataclass(frozen=True)
 class _Step:
     step: int
@@ -100,61 +107,79 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
         allowed = tuple(name for name in allowed if name not in NEEDS_ALL_ROWS)
         if not allowed:
             raise NoData("advantages are scaled over the batch, of which only part is written")
-    taken = [found for b in batches if (found := _rows(run, b)) is not None]
-    if not taken:
+    rows = _Rows(run, RowTable.of(run, batches))
+    if not len(rows.steps):
         raise NoData("no step with finite rewards, known weights of their parts and advantages")
-    own = own_estimator([rows for _, rows in taken], allowed)
+    own = own_estimator(rows.of_steps(), allowed)
     estimator = own or allowed[0]
+    expected = rows.expected(estimator)
+    wrong = ~near(rows.used, expected)
     steps: list[_Step] = []
     examples: list[tuple[int, int, float, float, float]] = []
-    for step, (total, group, used) in taken:
-        expected = ESTIMATORS[estimator](total, group, used)
-        wrong = ~near(used, expected)
-        explained = _explain(total, group, used, wrong, expected)
-        steps.append(_Step(step, len(used), int(wrong.sum()), explained))
-        for i in np.flatnonzero(wrong)[: max(0, 20 - len(examples))]:
-            shown = [round(float(v[i]), 5) for v in (total, used, expected)]
+    differ = np.bincount(rows.at[wrong], minlength=len(rows.steps)).tolist()
+    for k, step in enumerate(rows.steps.tolist()):
+        part = rows.part(k)
+        of_step = (rows.total[part], rows.group[part], rows.used[part])
+        explained = _explain(*of_step, wrong[part], expected[part]) if differ[k] else NOTHING
+        steps.append(_Step(step, part.stop - part.start, differ[k], explained))
+        for i in np.flatnonzero(wrong[part])[: 20 - len(examples)] if differ[k] else ():
+            at = part.start + int(i)
+            shown = [round(float(v[at]), 5) for v in (rows.total, rows.used, expected)]
             examples.append((step, int(i), shown[0], shown[1], shown[2]))
     known = bool(named) or own is not None
-    return _measured(
-        run,
-        steps,
-        examples,
-        _Groups([rows for _, rows in taken]),
-        estimator,
-        known,
-        bool(named),
-    )
+    return _measured(run, steps, examples, _Groups(rows), estimator, known, bool(named))
 
 
-def _rows(
-    run: Run, batch: RolloutBatch
-) -> tuple[int, tuple[FloatArray, IntArray, FloatArray]] | None:
-    """Step, and rewards, groups and advantages of the scored rows of whole groups."""
-    batch = whole_rows(run, batch)
-    total = total_reward(run, batch)
-    if total is None or batch.advantage is None:
-        return None
-    scored = np.isfinite(total) & np.isfinite(batch.advantage)
-    if scored.sum() < 2:
-        return None
-    return batch.step, (total[scored], batch.group[scored], batch.advantage[scored])
+class _Rows:
+    """Scored rows of whole groups, of all steps with at least two: S steps, N rows."""
+
+    def __init__(self, run: Run, table: RowTable) -> None:
+        wanted = run.config.number("num_generations") or 1
+        whole = np.bincount(table.group)[table.group] >= wanted
+        keep = whole & np.isfinite(table.total) & np.isfinite(table.advantage)
+        keep &= (table.count(keep) >= 2)[table.step]
+        self.total, self.used = table.total[keep], table.advantage[keep]
+        self.group = table.group[keep]
+        found, self.at, size = np.unique(table.step[keep], return_inverse=True, return_counts=True)
+        """`at` (N,): place of each row's step."""
+        self.steps: IntArray = table.steps[found]
+        self._stop: list[int] = np.cumsum(size).tolist()
+
+    def part(self, k: int) -> slice:
+        """Rows of the step at place k."""
+        return slice(self._stop[k - 1] if k else 0, self._stop[k])
+
+    def of_steps(self) -> Iterator[tuple[FloatArray, IntArray, FloatArray]]:
+        """Rewards, groups and advantages of each step."""
+        for k in range(len(self.steps)):
+            part = self.part(k)
+            group = self.group[part]
+            yield self.total[part], group - group.min(), self.used[part]
+
+    def expected(self, estimator: str) -> FloatArray:
+        """(N,) advantages by an estimator."""
+        if estimator not in NEEDS_ALL_ROWS:  # nothing of a step but its groups counts
+            return ESTIMATORS[estimator](self.total, self.group, self.used)
+        return np.concatenate([ESTIMATORS[estimator](*step) for step in self.of_steps()])
 
 
 class _Groups:
     """Rewards and advantages of all groups of all steps."""
 
-    def __init__(self, steps: list[tuple[FloatArray, IntArray, FloatArray]]) -> None:
-        total, used = (np.concatenate([s[i] for s in steps]) for i in (0, 2))
-        group, start = groups_apart([group for _, group, _ in steps])
-        rewards, advantages = group_stats(total, group), group_stats(used, group)
-        self.count = len(rewards.size)
-        self.size = int(np.median([part.max() for part in np.split(rewards.size, start[1:-1])]))
-        self.largest = float(np.abs(used).max())
-        self.largest_mean = float(np.abs(advantages.mean).max())
-        self.spread_median = float(
-            np.median([np.median(part) for part in np.split(rewards.spread, start[1:-1])])
+    def __init__(self, rows: _Rows) -> None:
+        rewards, advantages = (
+            group_stats(rows.total, rows.group),
+            group_stats(rows.used, rows.group),
         )
+        self.count = len(rewards.size)
+        step = np.empty(self.count, np.int64)
+        step[rewards.index] = rows.at
+        begins = np.flatnonzero(np.diff(step, prepend=-1))
+        self.size = int(np.median(np.maximum.reduceat(rewards.size, begins)))
+        self.largest = float(np.abs(rows.used).max())
+        self.largest_mean = float(np.abs(advantages.mean).max())
+        spreads = np.split(rewards.spread, begins[1:])
+        self.spread_median = float(np.median([row_medians(part[None])[0] for part in spreads]))
         level = np.maximum(np.maximum(np.abs(rewards.low), np.abs(rewards.high)), 1e-12)
         hair = (rewards.spread > 1e-9) & (rewards.spread < 1e-3 * level)
         strong = np.maximum(-advantages.low, advantages.high) > 0.5
@@ -259,9 +284,6 @@ def _explain(
     own: FloatArray,
 ) -> dict[str, int]:
     """Of the wrong rows of a step, how many each other way of computing explains."""
-    names = ("batch", "shifted", "negated", "unscaled")
-    if not wrong.any():
-        return dict.fromkeys(names, 0)
     deviation = float(np.std(total, ddof=1)) + 1e-4
     others = {
         "batch": [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -131,13 +132,14 @@ def named_estimators(run: Run) -> tuple[str, ...]:
 
 
 def own_estimator(
-    steps: Sequence[tuple[FloatArray, IntArray, FloatArray]], allowed: Sequence[str]
+    steps: Iterable[tuple[FloatArray, IntArray, FloatArray]], allowed: Sequence[str]
 ) -> str | None:
     """The first of the allowed estimators that explains the opening steps, or None.
 
     `steps`: rewards, groups and advantages used, of each step in order.
     """
-    opening = [s for s in steps if np.abs(s[2]).max() > TOLERANCE][:OPENING_STEPS]
+    with_contrast = (s for s in steps if np.abs(s[2]).max() > TOLERANCE)
+    opening = list(islice(with_contrast, OPENING_STEPS))
     if not opening:
         return None
     for name in allowed:

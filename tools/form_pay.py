@@ -9,7 +9,8 @@ from firstbad.tools.evidence import Dated
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats, reward_weights
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift, mean_z
 
 SURE = 4
@@ -40,11 +41,9 @@ def measure_form_pay(run: Run) -> Measured[FormPay]:
     """
     batches = [b for b in run.rollouts.batches() if len(b.rewards) > 1]
     outcome = outcome_part(run, batches) if batches else ""
-    found = [(b.step, gap) for b in batches if (gap := _gap(run, b, outcome)) is not None]
-    if len(found) < 10:
+    steps, gaps = _gaps(run, batches, outcome)
+    if len(steps) < 10:
         raise NoData("fewer than ten steps with right and wrong answers of one prompt and weights")
-    steps = [step for step, _ in found]
-    gaps = np.array([gap for _, gap in found])
     first, _, last = np.array_split(gaps, 3)
     since = None
     shift = level_shift(gaps)
@@ -71,26 +70,31 @@ def measure_form_pay(run: Run) -> Measured[FormPay]:
     )
 
 
-def _gap(run: Run, batch: RolloutBatch, outcome: str) -> float | None:
-    weights = reward_weights(run, len(batch.rewards))
-    score = batch.rewards.get(outcome)
-    if weights is None or score is None:
-        return None
-    parts = zip(batch.rewards, weights, strict=True)
-    form = np.sum([w * batch.rewards[name] for name, w in parts if name != outcome], axis=0)
+def _gaps(run: Run, batches: list[RolloutBatch], outcome: str) -> tuple[list[int], FloatArray]:
+    """Steps with a group that holds both, and (S,) the mean over these groups of each."""
+    batches = [b for b in batches if outcome in b.rewards]
+    table = RowTable.of(run, batches) if batches else None
+    weights = reward_weights(run, len(table.parts)) if table else None
+    if table is None or weights is None:
+        return [], np.empty(0)
+    others = ((w, name) for name, w in zip(table.parts, weights, strict=True) if name != outcome)
+    form = np.sum([w * table.part(name) for w, name in others], axis=0)
+    score = table.part(outcome)
     known = np.isfinite(score) & np.isfinite(form)
-    if not known.any():
-        return None
-    score, form, group = score[known], form[known], batch.group[known]
-    stats = group_stats(score, group)
-    mixed = (stats.high > stats.low)[stats.index]
-    right = mixed & (score >= stats.high[stats.index])
-    wrong = mixed & ~right
-    n = len(stats.size)
+    score, form, step = score[known], form[known], table.step[known]
+    stats = group_stats(score, table.group[known])
+    mixed = stats.high > stats.low
+    right = score >= stats.high[stats.index]
 
-    def paid(rows: np.ndarray) -> np.ndarray:
-        total = np.bincount(stats.index[rows], weights=form[rows], minlength=n)
-        return total / np.maximum(1, np.bincount(stats.index[rows], minlength=n))
+    def paid(rows: BoolArray) -> FloatArray:
+        n, index = len(stats.size), stats.index[rows]
+        total = np.bincount(index, weights=form[rows], minlength=n)
+        mean: FloatArray = total / np.maximum(1, np.bincount(index, minlength=n))
+        return mean
 
-    gaps = (paid(right) - paid(wrong))[stats.high > stats.low]
-    return float(gaps.mean()) if len(gaps) else None
+    step_of = np.empty(len(stats.size), np.int64)
+    step_of[stats.index] = step
+    n = np.bincount(step_of[mixed], minlength=len(batches))
+    gap = np.bincount(step_of[mixed], (paid(right) - paid(~right))[mixed], len(batches))
+    there = n > 0
+    return table.steps[there].tolist(), gap[there] / n[there]

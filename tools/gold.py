@@ -19,7 +19,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Run
+from firstbad.tools.run import RolloutBatch, Run
 from firstbad.tools.stats import raised_stretch
 
 STRONG = 0.6
@@ -75,24 +75,16 @@ def check_gold(run: Run) -> Measured[Gold]:
     rows: list[_Row] = []
     contradicted: list[bool] = []
     for batch in batches:
-        for g in np.unique(batch.group):
-            members = np.flatnonzero(batch.group == g)
-            gold = batch.gold[int(members[0])] if batch.gold else None
+        for members in _groups(batch):
+            gold = batch.gold[members[0]] if batch.gold else None
             if gold is None or len(members) < 3:
                 continue
-            answers = Counter(
-                a
-                for i in members
-                if (a := extract(extractor, batch.completions[int(i)])) is not None
-            )
-            top = answers.most_common(1)
-            share = top[0][1] / len(members) if top else 0.0
-            text = top[0][0] if share >= STRONG else None
-            rows.append((batch.step, normalise(gold), text, batch.prompts[int(members[0])], share))
+            texts = [batch.completions[i] for i in members]
+            text, share = _consensus([extract(extractor, text) for text in texts])
+            wanted = normalise(gold)
+            rows.append((batch.step, wanted, text, batch.prompts[members[0]], share))
             contradicted.append(
-                text is not None
-                and _contradict(normalise(gold), text)
-                and not _said_otherwise([batch.completions[int(i)] for i in members], gold)
+                text is not None and _contradict(wanted, text) and not _said_otherwise(texts, gold)
             )
     agreed = [i for i, r in enumerate(rows) if r[2] is not None]
     if len(agreed) < FEWEST:
@@ -171,8 +163,31 @@ def _measured(
     )
 
 
+def _groups(batch: RolloutBatch) -> list[list[int]]:
+    """Rows of each group, in order of group."""
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(batch.group.tolist()):
+        members.setdefault(group, []).append(i)
+    return [members[group] for group in sorted(members)]
+
+
+def _consensus(answers: list[str | None]) -> tuple[str | None, float]:
+    """The answer that a strong share gives, or None, and the share of the most common one."""
+    counts: dict[str, int] = {}
+    for answer in answers:
+        if answer is not None:
+            counts[answer] = counts.get(answer, 0) + 1
+    if not counts:
+        return None, 0.0
+    top = max(counts, key=counts.__getitem__)
+    share = counts[top] / len(answers)
+    return (top if share >= STRONG else None), share
+
+
 def _contradict(gold: str, consensus: str) -> bool:
     """Whether two answers differ in more than form: neither holds the other's words in a row."""
+    if gold == consensus:
+        return False
     a, b = words_of(gold), words_of(consensus)
     return loose(gold) != loose(consensus) and not _holds(a, b) and not _holds(b, a)
 

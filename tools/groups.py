@@ -69,7 +69,7 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     ]
     if not batches:
         raise NoData(f"no rollouts with the outcome part `{name}`")
-    rows = RowTable(run, batches)
+    rows = RowTable.of(run, batches)
     values = rows.part(name) if name else rows.total
     top, bottom = _extremes(values)
     table = _per_step(rows, values, top, bottom)

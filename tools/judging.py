@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -15,6 +17,7 @@ from firstbad.tools.groups import looks_like_outcome, outcome_part
 from firstbad.tools.numbers import percent
 from firstbad.tools.patterns import explain_rows
 from firstbad.tools.registry import Measured, tool
+from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.stats import Stretch, least_rate, raised_stretch
 
@@ -97,7 +100,15 @@ class _Judged:
     scored: BoolArray
     """(N,) scored right."""
     form_low: BoolArray
-    rows: list[tuple[RolloutBatch, int]]
+    batches: list[RolloutBatch]
+    at: IntArray
+    """(N,) place of each judged row among the rows of all batches."""
+
+    @cached_property
+    def rows(self) -> list[tuple[RolloutBatch, int]]:
+        """Batch of each judged row, and its place there."""
+        every = [(batch, i) for batch in self.batches for i in range(len(batch))]
+        return [every[i] for i in self.at.tolist()]
 
 
 @tool
@@ -117,7 +128,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if not batches:
         raise NoData("no rollouts whose right answers are known (gold column or data file)")
     judge = _calibrate(run, batches, part)
-    judged = _judge(batches, judge)
+    judged = _judge(run, batches, judge)
     if len(judged.steps) < FEWEST:
         raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
     disagree = judged.right != judged.scored
@@ -261,7 +272,7 @@ def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> _Judge:
     for name in names:
         for extractor, strict in product(EXTRACTORS, (True, False)):
             judge = _Judge(name, extractor, strict, tops[name], 0.0)
-            judged = _judge(early, judge)
+            judged = _judge(run, early, judge)
             if len(judged.steps) < 10 or not judged.right.any():
                 continue
             agreement = float((judged.right == judged.scored).mean())
@@ -272,7 +283,7 @@ def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> _Judge:
     if best is None:
         # Nothing is right by any extractor: the one whose answers look like gold answers judges.
         judge = _Judge(names[0], likely_extractor(batches), False, tops[names[0]], 0.0)
-        judged = _judge(batches, judge)
+        judged = _judge(run, batches, judge)
         if not len(judged.steps):
             raise NoData("no row with a gold answer and a score")
         return replace(judge, agreement=float((judged.right == judged.scored).mean()))
@@ -303,45 +314,43 @@ def _top(batches: list[RolloutBatch], name: str) -> float | None:
     None when more than two values are common. A part with one value so far is right above 0.
     """
     common = Counter(
-        float(v)
+        value
         for b in batches[:: max(1, len(batches) // 60)]
         if name in b.rewards
-        for v in b.rewards[name]
-        if np.isfinite(v)
+        for value in b.rewards[name].tolist()
+        if math.isfinite(value)
     )
     two = [v for v, _ in common.most_common(2)]
     if not two or sum(common[v] for v in two) < 0.95 * sum(common.values()):
         return None
-    top = max(two)
+    top: float = max(two)
     return top if len(two) > 1 or top > 0 else top + 1.0
 
 
-def _judge(batches: list[RolloutBatch], judge: _Judge) -> _Judged:
-    steps: list[int] = []
-    right: list[bool] = []
-    scored, low = [np.empty(0, bool)], [np.empty(0, bool)]
-    rows: list[tuple[RolloutBatch, int]] = []
-    for batch in batches:
-        score = batch.rewards.get(judge.part)
-        if score is None or batch.gold is None:
-            continue
-        form_low = np.zeros(len(batch), bool)
-        for part, values in batch.rewards.items():
-            if part != judge.part and np.isfinite(values).any():
-                form_low |= values < np.nanmax(values) - 1e-6
-        known = [gold is not None for gold in batch.gold] & np.isfinite(score)
-        at = np.flatnonzero(known).tolist()
-        steps.extend([batch.step] * len(at))
-        right.extend(judge.right(batch.completions[i], batch.gold[i] or "") for i in at)
-        scored.append(judge.scored(score)[known])
-        low.append(form_low[known])
-        rows.extend((batch, i) for i in at)
+def _judge(run: Run, batches: list[RolloutBatch], judge: _Judge) -> _Judged:
+    batches = [b for b in batches if judge.part in b.rewards and b.gold is not None]
+    if not batches:
+        none = np.empty(0, bool)
+        return _Judged(np.empty(0), none, none, none, batches, np.empty(0, np.int64))
+    table = RowTable.of(run, batches)
+    score = table.part(judge.part)
+    low = np.zeros(len(score), bool)
+    for part in table.parts:
+        if part != judge.part:
+            values = table.part(part)
+            low |= values < table.highest(values)[table.step] - 1e-6
+    gold = [answer for b in batches for answer in b.gold or ()]
+    known = np.isfinite(score) & np.array([answer is not None for answer in gold])
+    completions = [text for b in batches for text in b.completions]
+    at = np.flatnonzero(known)
+    right = [judge.right(completions[i], gold[i] or "") for i in at.tolist()]
     return _Judged(
-        np.array(steps, float),
+        table.steps[table.step[at]].astype(np.float64),
         np.array(right, bool),
-        np.concatenate(scored),
-        np.concatenate(low),
-        rows,
+        judge.scored(score[at]),
+        low[at],
+        batches,
+        at,
     )
 
 

@@ -106,7 +106,7 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
         raise NoData("rollouts with rewards of fewer than six steps")
     counts = TokenCounts(run, batches)
     outcome = outcome_part(run, batches)
-    rows = RowTable(run, batches)
+    rows = RowTable.of(run, batches)
     n: FloatArray = np.concatenate([counts.rows(b) for b in batches])
     thirds = np.array_split(np.arange(len(batches)), 3)
     of_third = np.concatenate([np.full(len(t), i) for i, t in enumerate(thirds)])[rows.step]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +11,8 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
 
@@ -83,19 +83,16 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         raise NoData("each logged step holds several updates, so ratios are not 1")
     beta = 0.0 if whole is None or kl_in_reward(run) else _kl_weight(run)
     counts = TokenCounts(run, batches)
-    trained = TrainedTokens(run, batches, counts)
-    rows = []
-    for batch in batches:
-        logged = loss.at(batch.step)
-        k = kl.at(batch.step) if kl is not None else 0.0
-        h = entropy.at(batch.step) if entropy is not None else None
-        policy, scale = _policy_loss(run, batch, trained.rows(batch))
-        if logged is None or policy is None or k is None:
-            continue
-        if h is not None and whole is not None:
-            logged += (run.config.number("entropy_coef") or 0.0) * h  # a declared bonus
-        rows.append((batch.step, logged, policy, beta * k * scale, math.nan if h is None else h))
-    table = np.array(rows, float).reshape(-1, 5)
+    rows = RowTable.of(run, batches)
+    trained = trained_tokens(run, rows, np.concatenate([counts.rows(b) for b in batches]))
+    policy, scale = _policy_loss(run, rows, trained)
+    logged = rows.logged(loss)
+    k = np.zeros(len(rows.steps)) if kl is None else rows.logged(kl)
+    h = rows.logged(entropy)
+    if whole is not None:  # a declared bonus
+        logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
+    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h])
+    table = columns[np.isfinite(columns[:, 1:4]).all(axis=1)]
     if len(table) < fewest:
         raise NoData(
             f"{len(table)} steps with both a logged loss and the advantages of its rollouts; "
@@ -126,60 +123,44 @@ def _kl_weight(run: Run) -> float:
     return beta or 0.0
 
 
-class TrainedTokens:
-    """Trained tokens per row: completion tokens, corrected by the logged trained count.
+def trained_tokens(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
+    """(N,) trained tokens per row, at least 1: `n` corrected by the logged trained count.
 
     Where more or fewer tokens are trained than the completions have, that is a fault of the masks;
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-
-    def __init__(self, run: Run, batches: list[RolloutBatch], counts: TokenCounts) -> None:
-        """Decide once, over all steps, what the difference is."""
-        self._counts = counts
-        self._extra: dict[int, float] = {}
-        logged = run.signals.get("trained_tokens_mean")
-        room = []
-        configured = MicrobatchRows(run)
-        for batch in batches if logged is not None else ():
-            count = logged.at(batch.step) if logged is not None else None
-            rows = configured.at(batch.step)
-            n = counts.rows(batch)
-            if count is not None and rows:
-                self._extra[batch.step] = count / rows - float(n.mean())
-                room.append(float(n.max() - n.mean()))
-        extra = np.array(list(self._extra.values()))
-        off = np.abs(extra) > 0.3  # of a token a row: rounding stays below
-        r = pearson(np.array(room)[off], extra[off]) if off.sum() >= 5 else None
-        self._padding = r is not None and r > 0.6 and bool(np.median(extra[off]) > 0)
-
-    def rows(self, batch: RolloutBatch) -> FloatArray:
-        """(R,) trained tokens of each row, at least 1."""
-        n = self._counts.rows(batch)
-        extra = self._extra.get(batch.step, 0.0)
-        if abs(extra) <= 0.3:
-            return n
-        if self._padding:
-            return np.full(len(n), float(n.mean()) + extra)
-        prompt = np.array([len(text.split()) for text in batch.prompts], np.float64)
-        more = prompt - float(prompt.mean()) if extra >= float(prompt.mean()) else 0.0
-        adjusted: FloatArray = np.maximum(n + extra + more, 1.0)
-        return adjusted
+    mean = rows.mean(n)
+    count = rows.logged(run.signals.get("trained_tokens_mean"))
+    extra = count / MicrobatchRows(run).of_steps(rows) - mean
+    off = np.abs(extra) > 0.3  # of a token a row: rounding stays below
+    if not off.any():
+        return n
+    room = rows.highest(n) - mean
+    r = pearson(room[off], extra[off]) if off.sum() >= 5 else None
+    surplus = extra[rows.step]
+    if r is not None and r > 0.6 and np.median(extra[off]) > 0:
+        adjusted = mean[rows.step] + surplus
+    else:
+        prompt = rows.prompt_words
+        usual = rows.mean(prompt)[rows.step]
+        more = np.where(surplus >= usual, prompt - usual, 0.0)
+        adjusted = np.maximum(n + surplus + more, 1.0)
+    return np.where(off[rows.step], adjusted, n)
 
 
-def _policy_loss(run: Run, batch: RolloutBatch, n: FloatArray) -> tuple[float | None, float]:
-    """Policy loss at ratio 1, and the weight of a token-mean KL in this aggregation."""
-    a = batch.advantage
-    if a is None or not np.isfinite(a).all() or n.sum() == 0:
-        return None, 1.0
+def _policy_loss(run: Run, rows: RowTable, n: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(S,) policy loss at ratio 1, NaN where not known; (S,) weight of a token-mean KL in it."""
+    a, steps = rows.advantage, len(rows.steps)
+    tokens = np.bincount(rows.step, weights=n, minlength=steps)
+    weighed = np.bincount(rows.step, weights=a * n, minlength=steps)  # NaN stays NaN
+    even = np.ones(steps)
     kind = run.config.text("loss_type") or "dapo"
     if kind in TOKEN_MEAN:
-        return float(-(a * n).sum() / n.sum()), 1.0
-    if kind == "dr_grpo":
-        cap = run.config.number("max_completion_length")
-        if not cap:
-            return None, 1.0
-        return float(-(a * n).sum() / (len(a) * cap)), float(n.sum() / (len(a) * cap))
+        return -weighed / tokens, even
+    cap = run.config.number("max_completion_length")
+    if kind == "dr_grpo" and cap:
+        return -weighed / (rows.size * cap), tokens / (rows.size * cap)
     if kind == "grpo":
-        return float(-a.mean()), 1.0
-    return None, 1.0
+        return -np.bincount(rows.step, weights=a, minlength=steps) / rows.size, even
+    return np.full(steps, np.nan), even

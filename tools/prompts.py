@@ -7,7 +7,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
 
@@ -37,15 +37,11 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
     batches = list(run.rollouts.batches())
     if not batches:
         raise NoData("no rollouts with their prompts")
-    words, characters = [], []
-    for batch in batches:
-        _, first = np.unique(batch.group, return_index=True)
-        prompts = [batch.prompts[int(i)] for i in first]
-        words.append(float(np.mean([len(p.split()) for p in prompts])))
-        characters.append(float(np.mean([len(p) for p in prompts])))
+    asked = [_of_groups(batch) for batch in batches]
+    w = np.array([sum(len(p.split()) for p in prompts) / len(prompts) for prompts in asked])
+    characters = np.array([sum(map(len, prompts)) / len(prompts) for prompts in asked])
     steps = [b.step for b in batches]
-    at, sds, changed = _change(np.array(words), np.array(characters))
-    w = np.array(words)
+    at, sds, changed = _change(w, characters)
     fresh = None
     if at is not None:
         old = {t for b in batches[:at] for p in set(b.prompts) for t in p.split()}
@@ -86,6 +82,14 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
         tables=(table,) if table.rows else (),
         signal="mix of prompts",
     )
+
+
+def _of_groups(batch: RolloutBatch) -> list[str]:
+    """The prompt of each group, by its first row, in order of group."""
+    first: dict[int, str] = {}
+    for group, prompt in zip(batch.group.tolist(), batch.prompts, strict=True):
+        first.setdefault(group, prompt)
+    return [first[group] for group in sorted(first)]
 
 
 def _change(words: FloatArray, characters: FloatArray) -> tuple[int | None, float, bool]:

@@ -8,6 +8,7 @@ from firstbad.tools.completeness import expected_rows, rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
+from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import FloatArray, Run, Signal
 from firstbad.tools.segments import HeldToSettings, held_to_settings
 from firstbad.tools.stats import first_of_run
@@ -195,6 +196,12 @@ class MicrobatchRows:
         generated = expected_rows(run)
         if generated and self._configured and rows_complete(run):
             self._share = self._configured / generated
+
+    def of_steps(self, rows: RowTable) -> FloatArray:
+        """(S,) rows at each step of a table; NaN where the config doesn't say."""
+        if self._share is not None:
+            return rows.size.astype(np.float64) * self._share
+        return np.full(len(rows.steps), self._configured or np.nan)
 
     def at(self, step: int) -> float | None:
         """Rows at a step; None where the config doesn't say how many micro-batches there are."""

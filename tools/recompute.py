@@ -63,7 +63,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     if every is not None and every > 1:
         raise NoData(f"metrics are averaged over {every:g} steps (`logging_steps`)")
     batches = list(run.rollouts.batches())
-    rows = RowTable(run, batches)
+    rows = RowTable.of(run, batches)
     pairs = [p for name, v in _values(rows).items() if len((p := _pairs(run, rows, name, v)).step)]
     if not pairs:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
@@ -157,7 +157,7 @@ def _values(rows: RowTable) -> dict[str, FloatArray]:
 
 
 def _pairs(run: Run, rows: RowTable, name: str, value: FloatArray) -> _Pairs:
-    logged = _logged(run, name, rows)
+    logged = rows.logged(run.signals.get(name))
     both = np.isfinite(logged) & np.isfinite(value)
     return _Pairs(name, rows.steps[both], logged[both], value[both])
 
@@ -171,13 +171,6 @@ def _differ_trained(run: Run, rows: RowTable, worst: _Pairs) -> float:
     return float(found.mean()) if len(found) else 1.0
 
 
-def _logged(run: Run, name: str, rows: RowTable) -> FloatArray:
-    """(S,) logged values, NaN where there is none."""
-    signal = run.signals.get(name)
-    values = [signal.at(step) if signal else None for step in rows.steps.tolist()]
-    return np.array([np.nan if value is None else value for value in values])
-
-
 class _Spread:
     """Logged spreads of the reward, and shares of groups without any, beside recomputed ones."""
 
@@ -187,12 +180,12 @@ class _Spread:
         groups = np.bincount(rows.group_step, minlength=len(rows.steps))
         within = np.bincount(rows.group_step, weights=spread, minlength=len(rows.steps)) / groups
         equal = np.bincount(rows.group_step, weights=spread < 1e-4, minlength=len(rows.steps))
-        logged = _logged(run, "frac_zero_variance_groups", rows)
+        logged = rows.logged(run.signals.get("frac_zero_variance_groups"))
         both = known & np.isfinite(logged)
         zero = np.array([logged[both], (equal / groups)[both]])
         self.zero = zero.mean(axis=1).tolist() if both.any() else (None, None)
         self.zero_differs = bool(np.abs(zero[0] - zero[1]).mean() > 0.01) if both.any() else None
-        std = _logged(run, "reward_std", rows)
+        std = rows.logged(run.signals.get("reward_std"))
         use = known & np.isfinite(std) & (rows.size > 1)
         overall = (
             rows.spread(rows.total)[use] * np.sqrt(rows.size / np.maximum(rows.size - 1, 1))[use]

@@ -77,7 +77,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     if len(batches) < 2 * CONSTANT:
         raise NoData(f"rollouts with reward parts of fewer than {2 * CONSTANT} steps")
     steps = [b.step for b in batches]
-    rows_of = RowTable(run, batches)
+    rows_of = RowTable.of(run, batches)
     parts = [_part(rows_of, name) for name in batches[0].rewards]
     nonfinite = sum(int((~np.isfinite(rows_of.part(p.name))).sum()) for p in parts)
     outcome = outcome_part(run, batches)
@@ -254,7 +254,7 @@ def _usual(part: _Part, side: BoolArray) -> float:
 
 
 def _spread_share(run: Run, batches: list[RolloutBatch], outcome: str) -> float | None:
-    rows = RowTable(run, batches)
+    rows = RowTable.of(run, batches)
     names = rows.parts
     weights = reward_weights(run, len(names))
     if weights is None or outcome not in names:

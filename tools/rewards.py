@@ -39,12 +39,22 @@ def total_reward(run: Run, batch: RolloutBatch) -> FloatArray | None:
         return None
     key = ("total", *weights.tolist())
     if key not in batch.derived:
-        parts = np.stack(list(batch.rewards.values()))
-        unscored = np.isnan(parts)
-        total = weights @ np.where(unscored, 0.0, parts)
-        total[unscored.all(axis=0)] = np.nan
-        batch.derived[key] = total
+        batch.derived[key] = weighted_sum(weights, list(batch.rewards.values()))
     return batch.derived[key]
+
+
+def weighted_sum(weights: FloatArray, parts: Sequence[FloatArray]) -> FloatArray:
+    """(R,) the total of reward parts (R,) each, gaps as `total_reward` tells.
+
+    Summed part by part, so that rows with equal parts have the very same total.
+    """
+    total, scored = np.zeros(len(parts[0])), np.zeros(len(parts[0]), bool)
+    for weight, values in zip(weights.tolist(), parts, strict=True):
+        known = ~np.isnan(values)
+        scored |= known
+        total += weight * np.where(known, values, 0.0)
+    total[~scored] = np.nan
+    return total
 
 
 def group_index(group: IntArray) -> tuple[IntArray, IntArray]:

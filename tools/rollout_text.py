@@ -22,6 +22,8 @@ TAGS = re.compile(
     r"<(/?)(think|thinking|thought|answer|reasoning|solution|response|tool_call|tool|final)>",
     re.IGNORECASE,
 )
+ODD = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffd]")
+"""Replacement and control characters."""
 SCRIPTS = frozenset(
     (
         "ARABIC",
@@ -166,7 +168,10 @@ def is_repetitive(text: str) -> bool:
     if len(words) < 10:
         # Long text without spaces: the same few characters over and over.
         return len(text) >= 40 and len(set(text)) <= 3
-    for size in (1, 2, 3, 4):
+    longest = 4
+    if max(Counter(words).values()) * longest <= 0.5 * len(words):
+        return False  # a phrase is not there more often than each of its words
+    for size in range(1, longest + 1):
         grams = Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
         top = grams.most_common(1)[0][1]
         if top * size > 0.5 * len(words) and top >= 4:
@@ -178,9 +183,10 @@ def is_garbage(text: str) -> bool:
     """Whether the text holds replacement or control characters, or mixes three scripts."""
     if not text:
         return False
-    odd = sum(ch == "\ufffd" or (ord(ch) < 32 and ch not in "\n\r\t") for ch in text)
-    if odd > max(1, len(text) // 100):
+    if len(ODD.findall(text)) > max(1, len(text) // 100):
         return True
+    if text.isascii():
+        return False  # one script
     scripts = Counter(_script(ch) for ch in text if ch.isalpha())
     return sum(n >= 2 for script, n in scripts.items() if script) >= 3
 

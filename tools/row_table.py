@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
-from firstbad.tools.rewards import groups_apart, total_reward
-from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
+from firstbad.tools.rewards import groups_apart, reward_weights, total_reward, weighted_sum
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run, Signal
 
 
 class RowTable:
@@ -24,6 +25,18 @@ class RowTable:
         """(S,) rows of each step."""
         self.step: IntArray = np.repeat(np.arange(len(batches)), self.size)
         """(N,) place of each row's step in `steps`."""
+        self._parts: dict[str, FloatArray] = {}
+
+    @classmethod
+    def of(cls, run: Run, batches: Sequence[RolloutBatch]) -> RowTable:
+        """The table of these batches; one is made once while the run keeps the batches."""
+        key = (id(run.config), *map(id, batches))
+        if key in run.rollouts.tables:
+            return cast(RowTable, run.rollouts.tables[key])
+        table = cls(run, batches)
+        if run.rollouts.keeps(batches):  # so that an id stands for the same thing later on
+            run.rollouts.tables[key] = table
+        return table
 
     @cached_property
     def group(self) -> IntArray:
@@ -44,11 +57,21 @@ class RowTable:
 
     def part(self, name: str) -> FloatArray:
         """(N,) a reward part, NaN where it was not scored."""
-        return np.concatenate([b.rewards.get(name, np.full(len(b), np.nan)) for b in self._batches])
+        if name not in self._parts:
+            found = ((b.rewards.get(name), len(b)) for b in self._batches)
+            values = [np.full(n, np.nan) if part is None else part for part, n in found]
+            self._parts[name] = np.concatenate(values)
+        return self._parts[name]
 
     @cached_property
     def total(self) -> FloatArray:
         """(N,) total reward, NaN where it is not known."""
+        alike = len({(b.total is None, *b.rewards) for b in self._batches}) == 1
+        if alike and self._batches[0].total is None:  # one sum over all rows
+            weights = reward_weights(self._run, len(self.parts))
+            if weights is None or not self.parts:
+                return np.full(len(self.step), np.nan)
+            return weighted_sum(weights, [self.part(name) for name in self.parts])
         totals = ((b, total_reward(self._run, b)) for b in self._batches)
         return np.concatenate([np.full(len(b), np.nan) if t is None else t for b, t in totals])
 
@@ -58,6 +81,12 @@ class RowTable:
         return np.concatenate(
             [np.full(len(b), np.nan) if b.advantage is None else b.advantage for b in self._batches]
         )
+
+    @property
+    def prompt_words(self) -> FloatArray:
+        """(N,) words of each row's prompt."""
+        words = [len(prompt.split()) for b in self._batches for prompt in b.prompts]
+        return np.array(words, np.float64)
 
     def count(self, rows: BoolArray) -> IntArray:
         """(S,) marked rows of each step."""
@@ -70,6 +99,17 @@ class RowTable:
         n = self.count(use)
         found: FloatArray = np.divide(sums, n, out=np.full(len(n), np.nan), where=n > 0)
         return found
+
+    def highest(self, values: FloatArray) -> FloatArray:
+        """(S,) largest finite value of each step; NaN where there is none."""
+        starts = np.cumsum(self.size) - self.size
+        found: FloatArray = np.fmax.reduceat(np.where(np.isfinite(values), values, np.nan), starts)
+        return found
+
+    def logged(self, signal: Signal | None) -> FloatArray:
+        """(S,) a signal's value at each step, NaN where there is none."""
+        found = [None if signal is None else signal.at(step) for step in self.steps.tolist()]
+        return np.array([np.nan if value is None else value for value in found], np.float64)
 
     def spread(self, values: FloatArray) -> FloatArray:
         """(S,) standard deviation over each step's finite rows (not unbiased)."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
@@ -116,10 +119,10 @@ def _problems(batch: RolloutBatch, expected: int | None, usual_rows: int) -> lis
     group = batch.group
     sizes = np.bincount(group - group.min())
     sizes = sizes[sizes > 0]
-    mixed = _mixed_prompts(batch)
     if expected and (sizes != expected).any():
         problems.append("uneven")
-    if mixed or int((np.diff(group) != 0).sum()) + 1 != len(sizes):
+    runs = np.count_nonzero(group[1:] != group[:-1]) + 1
+    if runs != len(sizes) or _mixed_prompts(batch):
         problems.append("interleaved")
     if len(batch) != usual_rows:
         problems.append("rows")
@@ -132,17 +135,24 @@ def _follow_prompts(run: Run, batches: list[RolloutBatch]) -> bool | None:
     agree: list[bool] = []
     scale = scale_setting(run)
     for batch in batches:
-        by_prompt = numbered(batch.prompts)
-        moved = np.count_nonzero(np.diff(by_prompt)) != by_prompt.max()
-        total = total_reward(run, batch) if moved else None
-        if total is None or batch.advantage is None or scale is None:
+        if not _moved(batch.prompts) or batch.advantage is None or scale is None:
             continue
+        total = total_reward(run, batch)
+        if total is None:
+            continue
+        by_prompt = numbered(batch.prompts)
         expected = group_advantage(total, by_prompt, scale=scale)
         agree.extend((np.abs(batch.advantage - expected) < 0.05).tolist())
     return bool(np.mean(agree) > 0.9) if agree else None
 
 
+def _moved(prompts: Sequence[str]) -> bool:
+    """Whether equal prompts stand apart."""
+    return sum(1 for _ in groupby(prompts)) != len(set(prompts))
+
+
 def _mixed_prompts(batch: RolloutBatch) -> bool:
     """Whether a group holds more than one prompt."""
-    pairs = set(zip(batch.group.tolist(), batch.prompts, strict=True))
-    return len(pairs) != len({group for group, _ in pairs})
+    first: dict[int, str] = {}
+    rows = zip(batch.group.tolist(), batch.prompts, strict=True)
+    return any(first.setdefault(group, prompt) != prompt for group, prompt in rows)

@@ -170,6 +170,8 @@ class Rollouts:
         """Files that state the size of a group, where rows do not name theirs."""
         self.asked: set[int] = set()
         """Steps that were asked for since the set was last emptied."""
+        self.tables: dict[object, object] = {}
+        """What tools made of several batches that are kept, for the next one that asks."""
         self._load = load
         self._kept: dict[int, RolloutBatch] = {}
         self._room = keep_bytes
@@ -205,6 +207,10 @@ class Rollouts:
                 batch = self.batch(step)
             if batch.repeats_step is None and len(batch):
                 yield batch
+
+    def keeps(self, batches: Sequence[RolloutBatch]) -> bool:
+        """Whether all of these very batches stay in memory."""
+        return all(self._kept.get(batch.step) is batch for batch in batches)
 
     def _keep(self, batch: RolloutBatch) -> RolloutBatch:
         if batch.step not in self._kept:

@@ -24,6 +24,17 @@ def robust_sd(values: FloatArray) -> float:
     return MAD_TO_SD * mad if mad > 0 else float(np.std(values))
 
 
+def row_medians(values: FloatArray) -> FloatArray:
+    """(N,) median of each row of a finite (N, M) array; many times the speed of `numpy.median`."""
+    half = values.shape[1] // 2
+    if values.shape[1] % 2:
+        middle: FloatArray = np.partition(values, half, axis=1)[:, half]
+        return middle
+    two = np.partition(values, (half - 1, half), axis=1)[:, half - 1 : half + 1]
+    found: FloatArray = two.sum(axis=1) / 2
+    return found
+
+
 def pearson(x: FloatArray, y: FloatArray) -> float | None:
     """Correlation, or None when one of the two does not vary."""
     if len(x) < 3 or np.ptp(x) <= 1e-12 * (1 + np.abs(x).max()) or np.ptp(y) == 0:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
-from firstbad.tools.run import FloatArray, RolloutBatch, Run, Signal
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import pearson
 
 
@@ -28,13 +29,22 @@ class TokenCounts:
         logged = run.signals.get("completion_length_mean")
         if logged is None or len(batches) < 3:
             return
+        table = RowTable.of(run, batches)
+        seen = table.logged(logged)
+
+        def means(unit: Unit) -> tuple[FloatArray, FloatArray]:
+            """Estimated and logged means of the steps with both."""
+            x = table.mean(np.concatenate([unit(batch) for batch in batches]))
+            both = np.isfinite(x) & np.isfinite(seen)
+            return x[both], seen[both]
+
         if rows_complete(run) is False:  # a sample follows the mean of all rows only on average
-            x, y = _step_means(batches, self._unit, logged)
+            x, y = means(self._unit)
             self._line = (float(y.mean() / x.mean()) if len(x) and x.mean() else 1.0, 0.0)
             return
         best = -1.0
         for unit in (_words, _characters):
-            x, y = _step_means(batches, unit, logged)
+            x, y = means(unit)
             r = pearson(x, y) if len(x) >= 3 else None
             if r is not None and r > best:
                 best = r
@@ -60,13 +70,3 @@ def _characters(batch: RolloutBatch) -> FloatArray:
 
 
 Unit = Callable[[RolloutBatch], FloatArray]
-
-
-def _step_means(
-    batches: list[RolloutBatch], unit: Unit, logged: Signal
-) -> tuple[FloatArray, FloatArray]:
-    pairs = [
-        (float(unit(b).mean()), value) for b in batches if (value := logged.at(b.step)) is not None
-    ]
-    x, y = zip(*pairs, strict=True) if pairs else ((), ())
-    return np.array(x), np.array(y)

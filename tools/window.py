@@ -14,7 +14,7 @@ from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, IntArray, Run, Signal
 from firstbad.tools.spikes import find_spike, reward_signals
-from firstbad.tools.stats import MAD_TO_SD, robust_sd
+from firstbad.tools.stats import MAD_TO_SD, robust_sd, row_medians
 
 BAND_SDS = 3.0
 """Half width of a signal's band, in robust standard deviations of single steps."""
@@ -293,10 +293,10 @@ def _level_and_spread(windows: FloatArray) -> tuple[FloatArray, FloatArray, Floa
     size = windows.shape[1]
     x = np.arange(size) - (size - 1) / 2
     slope = windows @ x / (x @ x)
-    level = np.median(windows, axis=1)
+    level = row_medians(windows)
     rest = windows - slope[:, None] * x
-    middle = np.median(rest, axis=1)
-    mad = np.median(np.abs(rest - middle[:, None]), axis=1)
+    middle = row_medians(rest)
+    mad = row_medians(np.abs(rest - middle[:, None]))
     spread = np.where(mad > 0, MAD_TO_SD * mad, rest.std(axis=1))
     return level, middle + slope * (size / 2 + AFTER / 2), spread
 
@@ -323,9 +323,7 @@ def _slow_move(signal: Signal, watch: Watch, sign: float | None) -> Move | None:
 
 
 def _rolling_median(values: FloatArray, size: int) -> FloatArray:
-    windows = np.lib.stride_tricks.sliding_window_view(values, size)
-    found: FloatArray = np.median(windows, axis=1)
-    return found
+    return row_medians(np.lib.stride_tricks.sliding_window_view(values, size))
 
 
 def _move(

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from firstbad.tools.errors import UserError
+from firstbad.tools.run import FloatArray
 
 MAX_BYTES = 4 * 2**30
 MAX_ROWS = 20_000
@@ -55,6 +58,30 @@ def column_values(column: Any) -> list[object]:
         return list(column.to_pylist())
     except (pa.ArrowException, ValueError, KeyError, OverflowError):
         return [None] * len(column)
+
+
+def float_values(column: Any) -> FloatArray:
+    """(N,) a column of numbers as float64, NaN where it has none.
+
+    Straight from Arrow's buffers: `to_numpy` has pyarrow import pandas where that is installed.
+
+    Raises:
+        ArrowException: the column holds something else.
+    """
+    import pyarrow as pa
+
+    array = column.cast(pa.float64())
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if len(array) == 0:
+        return np.empty(0)
+    present, data = array.buffers()
+    rows = slice(array.offset, array.offset + len(array))
+    values = np.frombuffer(data, np.float64)[rows].copy()
+    if array.null_count:
+        bits = np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")
+        values[bits[rows] == 0] = np.nan
+    return values
 
 
 def first_part(path: Path, name: str) -> tuple[Any, int]:

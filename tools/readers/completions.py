@@ -12,7 +12,7 @@ import numpy as np
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
-from firstbad.tools.readers.arrow import first_part
+from firstbad.tools.readers.arrow import first_part, float_values
 from firstbad.tools.readers.grouping import group_rows
 from firstbad.tools.readers.log import number
 from firstbad.tools.readers.repeats import Repeats
@@ -219,7 +219,7 @@ def _numbers(table: Any, name: str) -> FloatArray:
     if pa.types.is_boolean(column.type):  # a judgement of right or wrong
         column = column.cast(pa.int8())
     try:
-        return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
+        return float_values(column)
     except (pa.ArrowException, ValueError, NotImplementedError):
         values = (number(value) for value in column.to_pylist())
         return np.array([np.nan if value is None else value for value in values], np.float64)
