@@ -191,6 +191,7 @@ class MicrobatchRows:
     def __init__(self, run: Run) -> None:
         """Decide once whether the rows written are those trained on."""
         self._rollouts = run.rollouts
+        self._written = frozenset(run.rollouts.steps.tolist())
         self._configured = run.config.number("per_device_train_batch_size") or None
         self._share: float | None = None
         generated = expected_rows(run)
@@ -205,6 +206,6 @@ class MicrobatchRows:
 
     def at(self, step: int) -> float | None:
         """Rows at a step; None where the config doesn't say how many micro-batches there are."""
-        if self._share is not None and step in self._rollouts.steps:
+        if self._share is not None and step in self._written:
             return len(self._rollouts.batch(step)) * self._share
         return self._configured

@@ -297,7 +297,9 @@ def _level_and_spread(windows: FloatArray) -> tuple[FloatArray, FloatArray, Floa
     rest = windows - slope[:, None] * x
     middle = row_medians(rest)
     mad = row_medians(np.abs(rest - middle[:, None]))
-    spread = np.where(mad > 0, MAD_TO_SD * mad, rest.std(axis=1))
+    spread = MAD_TO_SD * mad
+    flat = mad == 0
+    spread[flat] = rest[flat].std(axis=1)
     return level, middle + slope * (size / 2 + AFTER / 2), spread
 
 
