@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from firstbad.tools.run import FloatArray
+from firstbad.tools.stats import PLACE
 
 ALONE = 1500
 """Fewest values of one sample that is read alone."""
 TOGETHER = 600
 """Fewest values of two samples or more."""
-WITHIN = 3.84
-"""Chi-square that another beginning may be worse by: 95 % of a normal error."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def odd_stretch(samples: Sequence[FloatArray]) -> OddStretch | None:
     z = abs(mean) * math.sqrt(len(values)) / spread if spread else math.inf
     # Once there is a stretch, it may begin with fewer values than show one.
     tails = (sums[stop] - sums[:stop]) ** 2 / np.maximum(edge[stop] - edge[:stop], 1)
-    near = np.flatnonzero(tails >= tails.max() - WITHIN * spread**2)
+    near = np.flatnonzero(tails >= tails.max() - PLACE * spread**2)
     p = min(1.0, tried * math.erfc(z / math.sqrt(2)))
     return OddStretch(
         first, stop, len(values), mean, int(near[0]), int(near[-1]), float(f"{p:.3g}")
