@@ -12,7 +12,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
 
@@ -137,6 +137,8 @@ class TrainedTokens:
     def __init__(self, run: Run, batches: list[RolloutBatch], counts: TokenCounts) -> None:
         """Decide once, over all steps, what the difference is."""
         self._counts = counts
+        masked = run.config.flag("mask_truncated_completions") is True
+        self._cut = run.signals.get("truncation_rate") if masked else None
         self._extra: dict[int, float] = {}
         logged = run.signals.get("trained_tokens_mean")
         room = []
@@ -146,6 +148,7 @@ class TrainedTokens:
             rows = configured.at(batch.step)
             n = counts.rows(batch)
             if count is not None and rows:
+                n = n * self._trained(batch, n)
                 self._extra[batch.step] = count / rows - float(n.mean())
                 room.append(float(n.max() - n.mean()))
         extra = np.array(list(self._extra.values()))
@@ -153,9 +156,18 @@ class TrainedTokens:
         r = pearson(np.array(room)[off], extra[off]) if off.sum() >= 5 else None
         self._padding = r is not None and r > 0.6 and bool(np.median(extra[off]) > 0)
 
+    def _trained(self, batch: RolloutBatch, n: FloatArray) -> BoolArray:
+        """(R,) rows in the loss: not the longest ones, as many as were cut, where those are masked."""
+        share = self._cut.at(batch.step) if self._cut is not None else None
+        kept = np.ones(len(n), bool)
+        cut = round((share or 0.0) * len(n))
+        kept[np.argsort(n, kind="stable")[len(n) - cut :]] = False
+        return kept
+
     def rows(self, batch: RolloutBatch) -> FloatArray:
-        """(R,) trained tokens of each row, at least 1."""
+        """(R,) trained tokens of each row, at least 1; 0 where truncated rows are masked."""
         n = self._counts.rows(batch)
+        n = n * self._trained(batch, n)
         extra = self._extra.get(batch.step, 0.0)
         if abs(extra) <= 0.3:
             return n
