@@ -265,20 +265,23 @@ def order_findings(
 
     The first failed layer on the way leads, unless an independent fact with an earlier (or equal)
     onset is linked to it by `leads_to`. Where the way closed as inconclusive, facts lead in the
-    order of their onset. Findings of one layer keep the order of the playbook.
+    order of their onset. Of several findings of one layer the surest leads, unless another one
+    plainly began before it. Ties keep the order of the playbook.
     """
     if not findings:
         return []
     failed = [r.id for r in layers if r.outcome == "fail"]
     waived = [r.id for r in layers if r.outcome == "waived"]
     on_way = [f for f in findings if f.layer in failed or f.layer in waived]
-    leader = min(on_way, key=_when) if on_way else min(findings, key=_when)
+    leader = _surest(on_way or findings)
     links = {(link.cause, to) for link in loaded.playbook.leads_to for to in link.to}
     upstream = [
         f
         for f in findings
         if f is not leader
-        and ((f.cause, leader.layer) in links or (f.cause, leader.cause) in links)
+        and not links.isdisjoint(
+            ((f.cause, leader.layer), (f.cause, f"{leader.layer}.{leader.check}"))
+        )
         and _when(f) <= _when(leader)
         and _when(f) < float("inf")
     ]
@@ -300,6 +303,13 @@ def order_findings(
         )
         for f in numbered
     ]
+
+
+def _surest(findings: Sequence[Finding]) -> Finding:
+    """The earliest finding, or the surest of its layer that need not have begun later."""
+    first = min(findings, key=_when)
+    rivals = [f for f in findings if f.layer == first.layer and first.first_bad.latest >= _when(f)]
+    return min([first, *rivals], key=lambda f: (list(LOWER).index(f.confidence), _when(f)))
 
 
 def _when(finding: Finding) -> float:

@@ -119,7 +119,7 @@ class Link(Strict):
 
     cause: str
     to: tuple[str, ...]
-    """Layers that it can bring down."""
+    """Layers, or checks of one as `layer.check`, that it can bring down."""
 
 
 class Symptom(Strict):

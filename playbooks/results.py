@@ -101,6 +101,13 @@ class Onset(Record):
             return float("-inf")
         if self.is_bracket and self.bracket_start is not None:
             return self.bracket_start + 1
+        return self.latest
+
+    @property
+    def latest(self) -> float:
+        """Last step that may be the first with the fault; -inf and inf as in `earliest`."""
+        if self.from_start:
+            return float("-inf")
         return float("inf") if self.first_bad is None else self.first_bad
 
 

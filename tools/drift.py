@@ -71,7 +71,7 @@ def misfit_of_setting(series: Series) -> float:
     y = series.value * weight
     return min(
         float((y**2).sum() - (y[i:] @ weight[i:]) ** 2 / (weight[i:] @ weight[i:]))
-        for i in range(len(y) - 2)
+        for i in range(len(y) - 1)
     )
 
 

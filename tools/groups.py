@@ -81,7 +81,7 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     late = _solved(rows, values, top)
     predicted = predicted_share(late, size) if len(late) and size > 1 else None
     error = math.sqrt(max(1e-9, (predicted or 0) * (1 - (predicted or 0))) / last[:, 1].sum())
-    first, good = _onset(table)
+    good, first = _onset(table)
     binary = top is not None
     metrics = ZeroVariance(
         n_groups=int(groups),
@@ -102,6 +102,7 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         last_good_step=good,
         first_bad_step=first,
         from_start=first is not None and good is None,
+        sampled=_between(table, good, first),
     )
     shown = np.unique(np.linspace(0, len(table) - 1, min(len(table), 120)).astype(int))
     per_step = Table(
@@ -222,16 +223,22 @@ def _solved(rows: RowTable, values: FloatArray, top: float | None) -> FloatArray
 
 
 def _onset(table: FloatArray) -> tuple[int | None, int | None]:
-    """First step of a lasting majority without contrast, and the step before it."""
+    """Bracket of the first step of a lasting majority without contrast; no start: all along."""
     share = table[:, 2:5].sum(axis=1) / table[:, 1]
     if len(share) < 10:
-        return (int(table[0, 0]), None) if share.mean() > 0.5 else (None, None)
+        return (None, int(table[0, 0])) if share.mean() > 0.5 else (None, None)
     if share[: max(5, len(share) // 6)].mean() > 0.5:
-        return int(table[0, 0]), None
+        return None, int(table[0, 0])
     shift = level_shift(share, margin=5)
     if shift is None or shift.after <= 0.5 or shift.after <= shift.before:
         return None, None
-    return int(table[shift.index, 0]), int(table[shift.index - 1, 0])
+    return int(table[shift.earliest - 1, 0]), int(table[shift.latest, 0])
+
+
+def _between(table: FloatArray, good: int | None, first: int | None) -> bool:
+    """Whether measured steps lie between the two."""
+    inside = (table[:, 0] > (good or 0)) & (table[:, 0] < (first or 0))
+    return good is not None and bool(inside.any())
 
 
 def _share(part: FloatArray, column: int) -> float:

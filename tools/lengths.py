@@ -52,7 +52,7 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     shift = level_shift(rate.values, margin=min(5, len(rate.values) // 2))
     at = None
     if shift is not None and shift.after > 0.3 and shift.after > 2 * shift.before + 0.1:
-        at = shift.index
+        at = shift
     start = float(rate.values[: max(3, len(rate.values) // 10)].mean()) > 0.5
     metrics = Truncation(
         n_steps=len(rate.values),
@@ -62,9 +62,12 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         truncated_largest=_r(float(rate.values.max())),
         length_over_cap=_over(length, cap),
         masked_by_config=run.config.flag("mask_truncated_completions"),
-        last_good_step=int(rate.steps[at - 1]) if at and not start else None,
-        first_bad_step=int(rate.steps[0]) if start else (int(rate.steps[at]) if at else None),
+        last_good_step=int(rate.steps[at.earliest - 1]) if at and not start else None,
+        first_bad_step=int(rate.steps[at.latest if at and not start else 0])
+        if at or start
+        else None,
         from_start=start,
+        sampled=at is not None and not start and at.earliest < at.latest,
     )
     return Measured(
         metrics,

@@ -348,15 +348,17 @@ def _error(columns: dict[str, FloatArray], name: str, rest: FloatArray) -> float
     """Standard error of a coefficient that also holds where errors grow with a term.
 
     Residuals over (1 - leverage), HC3 of MacKinnon and White (1985): what is left over is largest
-    where KL is, so the plain formula promises too much.
+    where KL is, so the plain formula promises too much. Columns are scaled to one spread: a term of
+    1e-8 beside one of 1 would be cut off with the null space, and its error read as 0.
     """
-    x = np.column_stack([*columns.values(), np.ones(len(rest))])
+    scale = {n: float(np.std(term)) or 1.0 for n, term in columns.items()}
+    x = np.column_stack([*(term / scale[n] for n, term in columns.items()), np.ones(len(rest))])
     inverse = np.linalg.pinv(x.T @ x)
     leverage = np.einsum("ij,jk,ik->i", x, inverse, x)
     scaled = rest / np.maximum(1.0 - leverage, 1e-9)
     spread = inverse @ (x.T * scaled**2) @ x @ inverse
     at = list(columns).index(name)
-    return float(np.sqrt(max(0.0, spread[at, at])))
+    return float(np.sqrt(max(0.0, spread[at, at]))) / scale[name]
 
 
 def _whole_factor(slope: float) -> float | None:

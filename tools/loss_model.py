@@ -12,7 +12,7 @@ from firstbad.tools.estimators import kl_in_reward
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
 
@@ -124,12 +124,15 @@ def _kl_weight(run: Run) -> float:
 
 
 def trained_tokens(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
-    """(N,) trained tokens per row, at least 1: `n` corrected by the logged trained count.
+    """(N,) trained tokens per row: `n` corrected by the logged trained count.
+
+    At least 1; 0 where truncated rows are masked.
 
     Where more or fewer tokens are trained than the completions have, that is a fault of the masks;
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
+    n = n * ~_masked(run, rows, n)
     mean = rows.mean(n)
     count = rows.logged(run.signals.get("trained_tokens_mean"))
     extra = count / MicrobatchRows(run).of_steps(rows) - mean
@@ -147,6 +150,14 @@ def trained_tokens(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
         more = np.where(surplus >= usual, prompt - usual, 0.0)
         adjusted = np.maximum(n + surplus + more, 1.0)
     return np.where(off[rows.step], adjusted, n)
+
+
+def _masked(run: Run, rows: RowTable, n: FloatArray) -> BoolArray:
+    """(N,) rows left out of the loss: the longest ones, as many as were cut, where these are."""
+    if run.config.flag("mask_truncated_completions") is not True:
+        return np.zeros(len(n), bool)
+    share = np.nan_to_num(rows.logged(run.signals.get("truncation_rate")))
+    return rows.longest(n, np.round(share * rows.size))
 
 
 def _policy_loss(run: Run, rows: RowTable, n: FloatArray) -> tuple[FloatArray, FloatArray]:

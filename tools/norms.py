@@ -84,15 +84,16 @@ def check_norms(run: Run) -> Measured[Norms]:
         neighbours_still=None if at is None else _still(run, int(steps[at])),
         kl_late=_late(kl),
         entropy_late_over_early=_late_over_early(entropy),
-        last_good_step=None if at is None else int(steps[at - 1]),
-        first_bad_step=None if at is None else int(steps[at]),
+        last_good_step=None if shift is None else int(steps[shift.earliest - 1]),
+        first_bad_step=None if shift is None else int(steps[shift.latest]),
+        sampled=shift is not None and shift.earliest < shift.latest,
     )
     median, largest = (number(float(x), digits=3) for x in (np.median(values), values.max()))
     text = f"gradient norm median {median}, largest {largest}"
     if clip is not None:
         text += f"; above the clip value {clip:g} in {percent(metrics.share_above_clip or 0)}"
     if factor is not None:
-        text += f"; level changes by {factor:.2f} at step {metrics.first_bad_step}"
+        text += f"; level changes by {factor:.2f} at step {steps[at]}"
     return Measured(metrics, text, signal="level of the gradient norm")
 
 

@@ -106,6 +106,14 @@ class RowTable:
         found: FloatArray = np.fmax.reduceat(np.where(np.isfinite(values), values, np.nan), starts)
         return found
 
+    def longest(self, values: FloatArray, counts: FloatArray) -> BoolArray:
+        """(N,) the rows of each step with the largest values, as many as `counts` (S,) says."""
+        order = np.lexsort((values, self.step))
+        place = np.arange(len(order)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
+        found = np.zeros(len(order), bool)
+        found[order] = place >= (self.size - counts)[self.step]
+        return found
+
     def logged(self, signal: Signal | None) -> FloatArray:
         """(S,) a signal's value at each step, NaN where there is none."""
         found = [None if signal is None else signal.at(step) for step in self.steps.tolist()]

@@ -234,8 +234,11 @@ def _largest_jump(
     size = np.where(usable, moved, 0.0)
     # The last steps of a decay to 0 change by large factors of almost nothing.
     size[np.maximum(rate[:-1], rate[1:]) < 0.1 * rate.max()] = 0.0
-    dropped = (rate[1:] == 0) & (rate[:-1] > 0.1 * rate.max())
-    size[dropped] = math.log(1e6)
+    high = rate > 0.1 * rate.max()
+    dropped = (rate[1:] == 0) & high[:-1]
+    ended = (rate[:-1] == 0) & np.logical_or.accumulate(rate > 0)[:-1]  # a decay, and no warm-up
+    rose = ended & high[1:] & (steps[:-1] > warm + 1)
+    size[dropped | rose] = math.log(1e6)
     at = int(np.argmax(size)) if len(size) else 0
     return (float(np.exp(size[at])), at + 1) if len(size) and size[at] > 0 else (1.0, None)
 

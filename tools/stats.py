@@ -10,6 +10,8 @@ import numpy as np
 from firstbad.tools.run import BoolArray, FloatArray, IntArray
 
 MAD_TO_SD = 1.4826
+PLACE = 7.35
+"""Chi-square by which another place of a change may fit worse, within 95 % (Hansen 2000)."""
 
 
 def robust_sd(values: FloatArray) -> float:
@@ -126,6 +128,9 @@ class Shift:
     after: float
     sds: float
     """Difference of the levels over the spread within the two sides."""
+    earliest: int
+    """First place that fits as well, within 95 %: a noisy series dates a change only so far."""
+    latest: int
 
 
 def level_shift(values: FloatArray, *, margin: int = 5) -> Shift | None:
@@ -144,7 +149,9 @@ def level_shift(values: FloatArray, *, margin: int = 5) -> Shift | None:
     spread = float(np.sqrt(np.mean(rest**2)))
     gap = float(right[best] - left[best])
     sds = abs(gap) / spread if spread > 0 else (math.inf if gap else 0.0)
-    return Shift(cut, float(left[best]), float(right[best]), min(sds, 1e9))
+    near = cuts[between >= between[best] - PLACE * spread**2]
+    levels = float(left[best]), float(right[best])
+    return Shift(cut, *levels, min(sds, 1e9), int(near[0]), int(near[-1]))
 
 
 def first_of_run(flags: list[bool], *, length: int) -> int | None:

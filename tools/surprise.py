@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.drift import Drift, Series, fit_drift, misfit_of_setting
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.odd_stretch import OddStretch, odd_stretch
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
 from firstbad.tools.stats import mean_z, pearson
@@ -18,8 +19,12 @@ POOL = 1500
 """Fewest tokens a pooled mean is read from: 350 on-policy tokens scatter by up to 0.12 nats."""
 FLOOR = 0.1
 """Smallest pooled surprise, in nats, that dates anything."""
+SURE = 4.0
+"""Standard errors of it."""
 TAIL = 3.0
 """k1/k3 beyond which the samples lack the tail that k3 weighs."""
+SELDOM = 1e-3
+"""Chance below which a stretch too small for a pool of its own dates anything."""
 NEAR = 0.005
 """Mean k3, in nats, below which the policy is as good as its reference."""
 
@@ -64,6 +69,21 @@ class Surprise(Dated):
     """Surprise of padded rows over that of unpadded ones, 0 unless the former is above 0.1 nats."""
     surprise_padded: float | None
     surprise_unpadded: float | None
+    stretch_first: int | None
+    """First step of the captures in a row, of 600 tokens or more, whose mean is least likely."""
+    stretch_last: int | None
+    stretch_tokens: int | None
+    stretch_surprise: float | None
+    stretch_size: float | None
+    """abs(stretch_surprise)."""
+    stretch_chance: float | None
+    """Of such a stretch anywhere in an on-policy run, from the widest spread that is seen, times
+    the stretches that were tried."""
+    stretch_k1_over_k3: float | None
+    stretch_alone: bool
+    """It shows what no pool of 1,500 tokens does."""
+    stretch_ends: bool | None
+    """Captures follow it."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +103,8 @@ class _Dump:
 def test_surprise(run: Run) -> Measured[Surprise]:
     """Mean of -logp - entropy over sampled tokens: 0 when the sampler is the trainer's policy.
 
-    Pooled over captures, at least 1,500 tokens a side, over all tokens up to the first stop.
+    Pooled over captures, at least 1,500 tokens a side, over all tokens up to the first stop; and
+    over the captures in a row that stand out most, at least 600 tokens of two or more.
     Positive: sampler broader, or another policy; negative: sharper. `k1/k3` asks the same from
     reference log-probs. Source: martingale difference of sampled tokens.
 
@@ -112,13 +133,25 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     if cut and abs(pools["early"][0]) > FLOOR and pools["early"][0] * pools["late"][0] > 0:
         worst = "all"  # off on both sides of the cut: there all along
     speaks = abs(pools[worst][0]) > FLOOR
-    drift = _drift(dumps, speaks=speaks, apart=apart)
+    odd = odd_stretch([d.surprise for d in dumps])
+    inside = dumps[odd.first : odd.stop] if odd else []
+    ratio = _stretch_ratio(inside)
+    stands_out = _stands_out(odd, ratio)
+    lasts = stands_out and inside[-1] is dumps[-1]
+    drift = _drift(dumps, speaks=speaks or lasts, apart=apart)
+    if odd and stands_out and odd.stop - odd.earliest < 3:
+        drift = None  # two captures have no shape
     pads = _padding(dumps)
     # Below the floor a surprise counts where k1/k3 tells the same from other log-probs.
     lacks = (_k_ratio(late) or 0.0) > TAIL and pools[worst][0] < -FLOOR / 2
-    off = speaks or drift is not None or lacks
+    sure = speaks and abs(pools[worst][1]) > SURE
+    alone = stands_out and not (sure or lacks or drift)
+    off = speaks or drift is not None or lacks or alone
     if drift is not None:
         quiet, first = _bracket(drift, dumps)
+    elif odd and (alone or (stands_out and odd.earliest > cut)):  # a late pool begins too early
+        quiet = dumps[odd.earliest - 1].step if odd.earliest else None
+        first = dumps[odd.latest].step if odd.earliest else None
     elif worst == "late":
         quiet, first = early[-1].step, late[0].step
     else:
@@ -148,6 +181,15 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         padding_gap=_padding_gap(pads[1], pads[2]),
         surprise_padded=pads[1],
         surprise_unpadded=pads[2],
+        stretch_first=inside[0].step if odd else None,
+        stretch_last=inside[-1].step if odd else None,
+        stretch_tokens=odd.size if odd else None,
+        stretch_surprise=round(odd.mean, 6) if odd else None,
+        stretch_size=round(abs(odd.mean), 6) if odd else None,
+        stretch_chance=odd.p if odd else None,
+        stretch_k1_over_k3=ratio,
+        stretch_alone=alone,
+        stretch_ends=odd.stop < len(dumps) if odd else None,
         quiet_step=quiet if off else None,
         first_bad_step=(first or dumps[0].step) if off else None,
         from_start=off and first is None,
@@ -167,6 +209,11 @@ def test_surprise(run: Run) -> Measured[Surprise]:
             f", {pools['early'][0]:+.3f} to step {early[-1].step}, "
             f"{pools['late'][0]:+.3f} from step {late[0].step}"
             if cut
+            else ""
+        )
+        + (
+            f", {odd.mean:+.3f} in steps {inside[0].step} to {inside[-1].step} ({odd.size} tokens)"
+            if odd and stands_out
             else ""
         ),
         tables=(table,),
@@ -220,6 +267,23 @@ def _pool(dumps: list[_Dump]) -> tuple[float, float]:
         error = max(error, float(np.std(means, ddof=1)) / np.sqrt(len(dumps)))
     mean = float(values.mean())
     return round(mean, 6), round(mean / error, 4) if error > 0 else 0.0
+
+
+def _stands_out(odd: OddStretch | None, ratio: float | None) -> bool:
+    """Whether a stretch is off by itself: beyond the floor, or below it where k1/k3 agrees."""
+    if odd is None or odd.p >= SELDOM:
+        return False
+    return abs(odd.mean) > FLOOR or (odd.mean < -FLOOR / 2 and (ratio or 0.0) > TAIL)
+
+
+def _stretch_ratio(dumps: list[_Dump]) -> float | None:
+    """k1/k3 of a stretch; without its tail k3 is near 0, so k1 tells how far the policy went."""
+    k1 = [d.k1 for d in dumps if d.k1 is not None]
+    k3 = [d.k3 for d in dumps if d.k3 is not None]
+    if not k1 or float(np.concatenate(k1).mean()) <= NEAR:
+        return None
+    mean = float(np.concatenate(k3).mean())
+    return round(float(np.concatenate(k1).mean()) / mean, 4) if mean > 0 else None
 
 
 def _best_cut(dumps: list[_Dump]) -> int:

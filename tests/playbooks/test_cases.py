@@ -112,5 +112,5 @@ def test_a_rate_that_the_settings_raise_is_said_to_be_theirs(verdict_of: object)
     assert callable(verdict_of)
     leading = verdict_of("badger").leading
     assert "0.0001 -> 0.002" in leading.claim
-    assert "hold 0.002, the value after the jump" in leading.claim
+    assert "(peak 0.002) is the one after the jump" in leading.claim
     assert leading.confidence == "medium"

@@ -392,6 +392,37 @@ def test_a_linked_fact_without_a_date_does_not_lead(verdict: MakeVerdict) -> Non
     assert causes(found)[0] == "prob.weight_sync"
 
 
+@pytest.mark.parametrize(
+    ("size", "first"),
+    [
+        ({"first_bad_step": 50, "last_good_step": 30, "sampled": True}, "opt.lr_jump"),
+        ({"first_bad_step": 45, "last_good_step": 44}, "opt.lr_jump"),
+        ({"first_bad_step": 44, "last_good_step": 43}, "opt.step_too_large"),
+        ({"first_bad_step": 1, "from_start": True}, "opt.step_too_large"),
+    ],
+    ids=["began in a bracket around it", "at the same step", "before it", "from the start"],
+)
+def test_of_one_layer_the_surest_leads_unless_another_plainly_began_before_it(
+    verdict: MakeVerdict, size: dict[str, Any], first: str
+) -> None:
+    found = verdict(rate=JUMP, size={"kl": 0.9, **size})
+    assert {f.cause: f.confidence for f in found.findings} == {
+        "opt.lr_jump": "high",
+        "opt.step_too_large": "medium",
+    }
+    assert causes(found)[0] == first
+
+
+def test_a_fact_explains_the_check_that_is_linked_and_no_other_of_its_layer(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    late = {**JUMP, "first_bad_step": 60, "last_good_step": 59}
+    for to, first in (("optimizer.rate", OUTAGE), ("optimizer.size", late)):
+        book = small.book(leads_to=[{"cause": "reward.verifier_outage", "to": [to]}])
+        found = verdict(book=book, rate=late, judge=OUTAGE)
+        assert found.first_bad.first_bad == first["first_bad_step"]
+
+
 def test_an_open_layer_and_a_failed_fact_are_a_conditional_incident(verdict: MakeVerdict) -> None:
     found = verdict(same=None, judge=OUTAGE)
     assert found.outcome == "incident"

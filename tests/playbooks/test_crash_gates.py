@@ -128,6 +128,44 @@ def test_a_surprise_below_the_floor(figures: dict[str, Any], declared: str, samp
     assert judged("probability", "sampler", surprise=surprise).outcome == sampler
 
 
+STRETCH = {
+    "stretch_first": 40,
+    "stretch_last": 60,
+    "stretch_tokens": 1000,
+    "stretch_surprise": 0.2,
+    "stretch_size": 0.2,
+    "stretch_chance": 1e-4,
+    "stretch_k1_over_k3": None,
+    "stretch_alone": True,
+    "stretch_ends": True,
+}
+BELOW = {"stretch_surprise": -0.08, "stretch_size": 0.08}
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome", "told"),
+    [
+        ({}, "fail", "for a while"),
+        ({"stretch_ends": False}, "fail", "older weights"),
+        ({"stretch_chance": 0.01}, "pass", ""),
+        ({**BELOW, "stretch_k1_over_k3": 11.0}, "fail", "for a while"),
+        ({**BELOW, "stretch_k1_over_k3": 2.0}, "pass", ""),
+        ({**BELOW, "stretch_k1_over_k3": 11.0, "entropy_mean": 0.1}, "pass", ""),
+    ],
+    ids=["in the middle", "to the end", "chance", "tail cut", "tail there", "no entropy left"],
+)
+def test_a_short_stretch_of_another_sampler(
+    figures: dict[str, Any], outcome: str, told: str
+) -> None:
+    seen = {"surprise": {**QUIET, **STRETCH, **figures}, "declared": DECLARED}
+    result = judged("probability", "sampler", **seen)
+    assert result.outcome == outcome
+    if outcome == "fail":
+        finding = build_finding(check_of("probability", "sampler"), result, seen_of(**seen))
+        assert (finding.cause, finding.confidence) == ("prob.processed_logprobs", "medium")
+        assert told in finding.claim
+
+
 def test_without_captures_the_declaration_decides() -> None:
     before = judged(
         "probability", "ratio_before_update", ratios=RATIOS, declared=DECLARED, surprise=None

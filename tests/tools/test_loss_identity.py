@@ -47,6 +47,30 @@ def test_hand_computed_slope(make_run: MakeRun, batch: MakeBatch, measure: Measu
     assert found["from_start"]
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_truncated_rows_that_are_masked_are_not_in_the_loss(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, masked: bool
+) -> None:
+    # Four rows with A = 1, -1, 1, -1; the last is cut at 40 tokens. Without it the loss is
+    # -(10 - (10 + s) + 5)/(25 + s) = (s - 5)/(25 + s) at step s, with it (s + 35)/(65 + s).
+    steps = range(1, 21)
+    rows = [
+        batch(
+            s,
+            rewards={"correct": [1, 0, 1, 0]},
+            advantage=[1, -1, 1, -1],
+            n_tokens=[10, 10 + s, 5, 40],
+        )
+        for s in steps
+    ]
+    logged = [(s - 5) / (25 + s) if masked else (s + 35) / (65 + s) for s in steps]
+    config = {"loss_type": "dapo", "mask_truncated_completions": masked}
+    signals = {"loss": logged, "truncation_rate": [0.25] * 20}
+    found = measure(TOOL, make_run(rollouts=rows, signals=signals, config=config))
+    assert (found["slope"], found["correlation"]) == (1, 1)
+    assert found["first_bad_step"] is None
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("kind", ["dapo", "bnpo", "dr_grpo"])
 def test_a_sound_pipeline_has_slope_one(
@@ -178,16 +202,22 @@ def test_a_stretch_that_recovers_is_dated_and_not_diluted(
     assert measure(TOOL, run)["recovered_step"] is None
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-8, 1e-7])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_policy_term_that_is_rounding_has_no_coefficient(
-    simulate: MakeRun, measure: Measure, seed: int
+    simulate: MakeRun, measure: Measure, seed: int, rounding: float
 ) -> None:
     """The sequence mean over whole groups is 0: its rounding must not look like a wrong sign."""
+    rng = np.random.default_rng(seed)
 
     def log(values: Values, steps: Steps) -> None:
-        values["loss"] += np.random.default_rng(seed).normal(0, 1e-5, len(steps))
+        values["loss"] += rng.normal(0, 1e-5, len(steps))
 
-    found = measure(TOOL, simulate(seed, log=log, config={"loss_type": "grpo", "beta": 0.04}))
+    run = simulate(seed, log=log, config={"loss_type": "grpo", "beta": 0.04})
+    for batch in run.rollouts.batches():
+        assert batch.advantage is not None
+        batch.advantage[:] += rng.normal(0, rounding)  # as single precision leaves
+    found = measure(TOOL, run)
     assert found["policy_coefficient"] is None
     assert found["first_bad_step"] is None
 

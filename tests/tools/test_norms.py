@@ -59,6 +59,18 @@ def test_a_factor_is_dated_and_named(
     assert found["neighbours_still"]
 
 
+def test_a_factor_under_noise_is_dated_by_a_bracket(make_run: MakeRun, measure: Measure) -> None:
+    """Norms of a real run scatter by a third from step to step: no single step is certain."""
+    held = 0
+    for seed in range(40):
+        norm = np.exp(np.random.default_rng(seed).normal(0, 0.35, 120))
+        norm[59:] *= 2  # from step 60 on
+        found = measure(TOOL, make_run(signals={"grad_norm_preclip": norm}))
+        held += found["last_good_step"] < 60 <= found["first_bad_step"]
+        assert found["sampled"] or found["first_bad_step"] - found["last_good_step"] == 1
+    assert held >= 36
+
+
 @pytest.mark.parametrize("name", ["entropy", "completion_length_mean", "reward_mean"])
 def test_neighbours_that_move_across_the_same_step(
     simulate: MakeRun, measure: Measure, name: str

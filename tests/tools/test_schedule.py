@@ -243,6 +243,24 @@ def test_a_schedule_that_a_resume_replaces(make_run: MakeRun, measure: Measure) 
     assert measure(TOOL, run_of(make_run, rate, "linear"))["first_bad_step"] == 1
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("kind", "planned"), [("cosine", 60), ("linear", 60), ("cosine", 80)])
+def test_a_schedule_that_is_planned_anew_at_a_resume_is_dated_there(
+    make_run: MakeRun, measure: Measure, kind: str, planned: int, known: bool
+) -> None:
+    """The settings plan 120 steps, the launch before the resume fewer: it had a sound schedule."""
+    first = np.append(rates(kind, planned, warm=5), 0.0)[:ONSET]
+    rate = np.concatenate([first, rates(kind, warm=5)[ONSET:]])
+    events = [("resume", ONSET, "resumed")]
+    run = run_of(make_run, rate, kind if known else "polynomial", warm=5, events=events)
+    found = measure(TOOL, run)
+    assert found["expected_known"] is known
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET, ONSET + 1)
+    assert found["jump_factor"] > 1.5
+    assert found["settings_fit_after"] is (True if known else None)
+    assert found["at_resume"]
+
+
 def test_a_rate_that_drops_to_zero(make_run: MakeRun, measure: Measure) -> None:
     rate = rates("constant")
     rate[ONSET - 1 :] = 0

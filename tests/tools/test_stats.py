@@ -143,6 +143,22 @@ def test_hand_computed_shift() -> None:
     assert found.index == 5
     assert (found.before, found.after) == (0.2, 3.8)
     assert found.sds == pytest.approx(9)
+    assert (found.earliest, found.latest) == (5, 5)
+
+
+@pytest.mark.parametrize(("noise", "widest"), [(0.05, 1), (0.35, 20), (0.6, 80)])
+def test_a_noisy_series_dates_a_change_only_so_far(noise: float, widest: int) -> None:
+    """A gradient norm that doubles under the scatter of real runs (0.35 in its logarithm)."""
+    held, widths = 0, []
+    for seed in range(200):
+        values = np.random.default_rng(seed).normal(0, noise, 120)
+        values[60:] += math.log(2)
+        found = level_shift(values, margin=10)
+        assert found is not None
+        held += found.earliest <= 60 <= found.latest
+        widths.append(found.latest - found.earliest)
+    assert held >= 180
+    assert max(widths) < widest
 
 
 def test_shift_needs_room_on_both_sides() -> None:

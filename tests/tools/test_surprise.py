@@ -142,6 +142,82 @@ def test_a_cut_tail_below_the_floor_is_told_by_two_tests_together(
     assert found["first_bad_step"] is None
 
 
+def short(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, seed: int, *bad: int, **how: Any
+) -> Run:
+    """14 captures of about 340 tokens every ten steps, the ones at `bad` by another sampler."""
+    made = [
+        sample(s, seed=1000 * seed + s, rows=24, **(how if s in bad else {}))
+        for s in range(10, 141, 10)
+    ]
+    return make_run(captures=made, vocabulary=words)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("bad", "ends"), [((130, 140), False), ((60, 70, 80), True), ((10, 20), True)]
+)
+def test_a_short_stretch_is_read_by_its_chance(
+    make_run: MakeRun,
+    sample: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    seed: int,
+    bad: tuple[int, ...],
+    ends: bool,
+) -> None:
+    """Fewer tokens than a pool needs, too far off for chance."""
+    found = measure(TOOL, short(make_run, sample, words, seed, *bad, temperature=1.6))
+    assert found["stretch_tokens"] < 1500
+    assert found["stretch_chance"] < 1e-3
+    assert found["stretch_surprise"] > 0.2
+    assert found["stretch_ends"] is ends
+    assert not found["gradual"]
+    if bad[0] == 10:
+        assert found["from_start"]
+    else:
+        assert found["quiet_step"] < bad[0] <= found["first_bad_step"] <= bad[-1]
+        assert found["first_bad_step"] - found["quiet_step"] <= 20
+
+
+def test_no_stretch_of_an_on_policy_run_stands_out(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    found = [measure(TOOL, short(make_run, sample, words, seed)) for seed in range(30)]
+    assert not any(f["stretch_alone"] for f in found)
+    assert min(f["stretch_chance"] for f in found) > 1e-3
+
+
+def test_a_short_stretch_without_its_tail_is_told_with_k1_and_k3(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    """Surprise of -0.058 nats, below the floor, and of the 1,500 tokens of one capture."""
+
+    def cut_at(*bad: int) -> dict[str, Any]:
+        made = [tail_cut(capture, s, 0.1 if s in bad else 0.0) for s in range(5, 61, 5)]
+        return measure(TOOL, make_run(captures=made, vocabulary=words))
+
+    found = cut_at(25, 30, 35, 40)
+    assert found["stretch_surprise"] == pytest.approx(-0.058, abs=0.015)
+    assert found["stretch_k1_over_k3"] == pytest.approx(0.108 / 0.006, rel=0.1)
+    assert (found["stretch_alone"], found["stretch_ends"]) == (True, True)
+    assert (found["quiet_step"], found["first_bad_step"]) == (20, 25)
+    assert not cut_at()["stretch_alone"]
+
+
+def test_a_setting_of_the_last_two_captures_is_no_drift(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    for seed in range(3):
+        made = [
+            sample(s, seed=100 * seed + s, rows=256, temperature=1.6 if s > 90 else 1.0)
+            for s in range(10, 111, 10)
+        ]
+        found = measure(TOOL, make_run(captures=made, vocabulary=words))
+        assert (found["gradual"], found["growth"]) == (False, 1)
+        assert (found["quiet_step"], found["first_bad_step"]) == (90, 100)
+
+
 def test_weights_that_part_more_and_more(
     make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:
