@@ -157,7 +157,7 @@ PAIRS: dict[tuple[str, str], str] = {
     ("entropy", "odd"): "entropy_odd",
     ("loss", "high"): "loss_up",
     ("loss", "odd"): "loss_odd",
-    ("norm", "high"): "grad_norm_spike",
+    ("norm", "high"): "grad_norm_odd",
     ("norm", "low"): "grad_norm_down",
     ("norm", "odd"): "grad_norm_odd",
     **{("clip", move): "clip" for move in ("down", "high", "low", "odd")},

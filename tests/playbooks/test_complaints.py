@@ -76,6 +76,27 @@ def test_how_often_a_batch_is_trained_explains_the_clip_fraction(run: Path, time
     assert ("one update per batch" if times == 1 else "trained 2 times") in answer
 
 
+@pytest.mark.parametrize(("share", "outcome"), [(1.0, "healthy"), (0.6, "undetermined")])
+def test_a_norm_that_falls_without_its_advantages_stays_open(
+    run: Path, share: float, outcome: str
+) -> None:
+    """What is lost after the loss was computed does not show in the loss."""
+    state = json.loads((run / "trainer_state.json").read_text())
+    for row in state["log_history"]:
+        if "grad_norm" in row and row["step"] > 60:
+            row["grad_norm"] *= share
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    found = told(run, "grad_norm looks different in the second half")
+    assert found.outcome == outcome
+    assert any("single micro-batch" in r.need for r in found.requests) is (share < 1)
+
+
+def test_a_rise_of_the_norm_that_is_none_is_told_so(run: Path) -> None:
+    shutil.rmtree(run / "completions")  # without them the loss can't be recomputed
+    answers = told(run, "The gradient norm exploded").answers
+    assert any("no rise is logged" in answer for answer in answers)
+
+
 def test_it_stopped_learning_is_open_without_right_answers(run: Path) -> None:
     complaint = "After step 90 it stopped learning"
     assert told(run, complaint).outcome == "healthy"
