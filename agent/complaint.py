@@ -10,6 +10,7 @@ from firstbad.agent.complaint_words import (
     ALONE,
     CLAUSE,
     EVAL_SCORE,
+    FALLBACK,
     MOVES,
     PAIRS,
     SIGNALS,
@@ -61,7 +62,15 @@ def _merged(symptoms: list[str]) -> Iterator[str]:
             continue
         if symptom == "reward_zero" and "reward_drop" in symptoms:
             continue
+        if _is_vague(symptom, symptoms):
+            continue
         yield symptom
+
+
+def _is_vague(symptom: str, symptoms: list[str]) -> bool:
+    """Whether it says "odd" of something of which more is said."""
+    about, _, odd = symptom.rpartition("_")
+    return odd == "odd" and any(s != symptom and s.startswith(about + "_") for s in symptoms)
 
 
 def _symptoms(text: str) -> Iterator[str]:
@@ -82,7 +91,8 @@ def _symptoms(text: str) -> Iterator[str]:
         pairs = pairs or [(s, m) for s in meant for m in moves]
         found = [PAIRS[pair] for pair in pairs if pair in PAIRS]
         yield from found
-        yield from (name for name in alone if not (name == "hang" and found))
+        more = bool(found) or not set(subjects) <= {"reward", "eval", "loss"}
+        yield from (name for name in alone if not (more and name in FALLBACK))
         spoken_of, listed = meant, []
 
 

@@ -50,6 +50,8 @@ SUBJECTS: dict[str, re.Pattern[str]] = {
     "norm": _words(r"grad(?:ient)?s?(?:[- _]?norms?)?|gnorm", "梯度(?:范数)?"),
     "clip": _words(r"clip(?:[- _]?(?:frac(?:tion)?|ratio|rate|range))?|clipfrac", "裁剪"),
     "ratio": _words(r"(?:importance |is |prob(?:ability)? )?ratios?", "比率|重要性"),
+    "lr": _words(r"learning rates?|lr", "学习率"),
+    "advantage": _words(r"advantages?", "优势"),
     "time": _words(r"step[- _]?time|throughput|tokens per second|speed", "步时|速度|吞吐"),
 }
 
@@ -86,6 +88,18 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"spik(?:e|es|ed|ing|y)|jump(?:s|ed|ing)?|surg\w+|shot up|shoots up|peaks?"
         r"|bursts?|hundreds(?! of)|huge",
         "尖峰|突增|跳变|激增|突刺|毛刺|突然变大|飙",
+    ),
+    "high": _words(
+        r"high|large[r]?|big(?:ger)?|twice|doubl\w+|tripl\w+|enormous",
+        "偏大|偏高|过大|过高|太大|太高",
+    ),
+    "low": _words(
+        r"low|small(?:er)?|tiny|halved|half (?:of|as|what)", "偏小|偏低|过小|过低|太小|太低"
+    ),
+    "odd": _words(
+        r"odd|strange|weird|wrong|broken|differ(?:s|ed|ent|ently)?|suspicious|grainy|nois[ye]\w*"
+        r"|jumpy|unstable|not right|not normal|abnormal",
+        "奇怪|异常|不对|不正常|抖动|震荡|不稳",
     ),
     "shorter": _words(r"shorter(?: and shorter)?|too short|short", "变短|越来越短|太短"),
     "longer": _words(
@@ -134,12 +148,63 @@ PAIRS: dict[tuple[str, str], str] = {
     ("ratio", "off_one"): "ratio_not_one",
     ("ratio", "up"): "ratio_not_one",
     ("ratio", "spike"): "ratio_not_one",
+    ("reward", "odd"): "reward_odd",
+    ("kl", "high"): "kl_up",
+    ("kl", "low"): "kl_down",
+    ("kl", "odd"): "kl_odd",
+    ("entropy", "high"): "entropy_up",
+    ("entropy", "low"): "entropy_down",
+    ("entropy", "odd"): "entropy_odd",
+    ("loss", "high"): "loss_up",
+    ("loss", "odd"): "loss_odd",
+    ("norm", "high"): "grad_norm_odd",
+    ("norm", "low"): "grad_norm_down",
+    ("norm", "odd"): "grad_norm_odd",
+    **{("clip", move): "clip" for move in ("down", "high", "low", "odd")},
+    **{("ratio", move): "ratio_not_one" for move in ("down", "high", "low", "odd")},
+    **{("lr", move): "lr_odd" for move in MOVES},
+    **{("advantage", move): "advantages_odd" for move in MOVES},
     ("time", "up"): "slow",
     ("time", "spike"): "slow",
     ("time", "down"): "slow",
 }
 
+_LEARNER = r"(?:training|learning|progress|it|(?:the |our )?(?:model|policy|run))"
+_NOT_LOSS = r"(?:prompts?|padding|pad|tool \w+|observations?|eos|stop tokens?)"
+"""What has no place in the loss, or is doubted there."""
+
 ALONE: dict[str, re.Pattern[str]] = {
+    "mask_doubt": _words(
+        rf"mask(?:s|ed|ing)?(?!_)|{_NOT_LOSS}(?: tokens?)? .{{0,30}}(?:trained|in the loss)"
+        r"|train(?:s|ed|ing)? (?:on|with) (?:the )?(?:right|wrong|correct|prompt|padding|tool)"
+        r"|trained[ _-]tokens?|(?:right|wrong|correct) tokens|token counts?",
+        "掩码|遮罩|(?:prompt|提示词?|填充|padding|工具).{0,8}(?:训练|损失|loss|梯度)"
+        "|(?:训练|损失).{0,6}(?:prompt|提示词?|填充)",
+    ),
+    "precision_doubt": _words(
+        r"numerical(?:ly)?|numerics|precision|imprecise|bf-?16|bfloat-?16|fp-?16|float-?16|fp-?8"
+        r"|quanti[sz]\w+|grainy|rounding|log-?probs? (?:\w+ ){0,3}(?:noisy|coarse|rounded)"
+        r"|(?:noisy|coarse|rounded) log-?probs?",
+        "精度|数值.{0,2}(?:稳定|误差|问题)|舍入|量化",
+    ),
+    "norm_above_clip": _words(
+        r"(?:above|over|exceeds?|larger than|higher than) (?:my |the |our )?(?:max )?"
+        r"(?:clip(?:ping)? (?:value|threshold)|max_grad_norm)",
+        "(?:超过|大于|高于)(?:裁剪阈值|裁剪值|max_grad_norm)",
+    ),
+    "reward_flat": _words(
+        r"(?:not|n't|never|no longer|stop(?:s|ped)?|nothing is|without) ?(?:really |even |being )?"
+        r"(?:learn(?:s|ing|ed|t)?|improv\w+|converg\w+)|learn(?:s|ed)? nothing"
+        r"|no (?:more |real |further )?(?:progress|learning|improvement)|plateau\w*"
+        rf"|{_LEARNER} (?:\w+ )?(?:stall\w*|stagnat\w*|flat\w*|stuck|stop(?:s|ped)(?! call))"
+        rf"|is (?:it|{_LEARNER}) (?:\w+ )?(?:training|learning|stuck)",
+        "不学|学不[动到会]|没学|停止学习|不收敛|平台期|没有?进展|训(?:练)?不动|不再提升",
+    ),
+    "reward_drop": _words(
+        rf"{_LEARNER} (?:\w+ ){{0,2}}(?:went wrong|collaps\w+|fell apart|worse|diverg\w+"
+        r"|never recovered)",
+        "训练.{0,2}(?:崩|变差|发散)|模型.{0,2}(?:崩|变差)|训崩",
+    ),
     "nan": _words(r"nans?|infs?|infinity|non-?finite|overflow\w*", "非数|溢出"),
     "garbage_text": _words(
         r"garbage|gibberish|random (?:characters|tokens|text)|exclamation marks|mixed languages?"
@@ -153,7 +218,7 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|train(?:ing|er)?[-/ ]inference mismatch",
         "训推不一致|推理不一致",
     ),
-    "clip": _words(r"clipp(?:ed|ing) (?:everything|all|too much)|above my clip value", "裁剪比例"),
+    "clip": _words(r"clipp(?:ed|ing) (?:everything|all|too much)", "裁剪比例"),
     "judging_doubt": _words(
         r"spot[- ]?checks?|(?:checked|read|looked at) (?:them |some )?by hand|manual(?:ly)? \w+"
         r"|(?:answers?|samples?|outputs?) (?:are|look) (?:all )?(?:wrong|incorrect|bad)"
@@ -174,7 +239,7 @@ ALONE: dict[str, re.Pattern[str]] = {
     "tool_calls": _words(
         r"(?:stopped|no longer|stops) call\w* (?:the |any )?tools?", "不调用工具|不再调用"
     ),
-    "truncation": _words(r"truncat\w+|cut off", "截断"),
+    "truncation": _words(r"truncat\w+|cut off|incomplete|unfinished", "截断|不完整"),
     "hang": _words(
         r"hangs?|hung|hanging|stuck|deadlock\w*|freez\w+|froze|nccl|timed? ?out",
         "卡住|挂起|卡死|死锁|超时",
@@ -199,17 +264,25 @@ ALONE: dict[str, re.Pattern[str]] = {
     ),
 }
 
+FALLBACK = ("hang", "reward_flat", "reward_drop")
+"""Said without a subject of their own: left out where the clause says more."""
+
 SIGNALS: dict[str, str] = {
     **dict.fromkeys(
         ("reward_drop", "reward_flat", "reward_zero", "reward_rise", "reward_rise_eval_down"),
         "reward_mean",
     ),
     "reward_spike": "reward_mean",
-    **dict.fromkeys(("kl_up", "kl_down", "kl_zero"), "kl_ref"),
-    **dict.fromkeys(("entropy_up", "entropy_down"), "entropy"),
+    "reward_odd": "reward_mean",
+    **dict.fromkeys(("kl_up", "kl_down", "kl_zero", "kl_odd"), "kl_ref"),
+    **dict.fromkeys(("entropy_up", "entropy_down", "entropy_odd"), "entropy"),
     **dict.fromkeys(("length_up", "length_down"), "completion_length_mean"),
-    **dict.fromkeys(("loss_zero", "loss_up"), "loss"),
-    **dict.fromkeys(("grad_norm_spike", "grad_norm_zero", "grad_norm_down"), "grad_norm_preclip"),
+    **dict.fromkeys(("loss_zero", "loss_up", "loss_odd"), "loss"),
+    **dict.fromkeys(
+        ("grad_norm_spike", "grad_norm_zero", "grad_norm_down", "grad_norm_odd", "norm_above_clip"),
+        "grad_norm_preclip",
+    ),
+    "lr_odd": "learning_rate",
     "clip": "clip_frac_total",
     "truncation": "truncation_rate",
     "ratio_not_one": "ratio_max",

@@ -22,13 +22,16 @@ def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
         "schema": 1,
         "incident": verdict.incident,
         "outcome": verdict.outcome,
+        "headline": verdict.headline,
         "window": verdict.window,
         "first_bad": {
             "last_good": verdict.first_bad.last_good,
             "first_bad": verdict.first_bad.first_bad,
             "signal": verdict.first_bad.signal,
         },
+        "complaint": verdict.complaint,
         "noticed_step": verdict.noticed_step,
+        "answers": list(verdict.answers),
         "layers": [
             {"id": r.id, "outcome": r.outcome, "strength": r.strength, "reason": r.reason}
             for r in verdict.layers
@@ -43,6 +46,7 @@ def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
         "requests": [r.model_dump() for r in verdict.requests],
         "do_now": [asdict(row) for row in page.actions],
         "resume_from": verdict.resume_from,
+        "least_bad": None if verdict.least_bad is None else verdict.least_bad.model_dump(),
         "reading": [dict(r) for r in incident.record().reading],
         "usage": verdict.usage.model_dump(),
         "memo": {"md": str(incident.markdown_file), "html": str(incident.html_file)},

@@ -19,6 +19,8 @@ class Open:
     claim: Claim
     why: str
     """What is missing, after "the complaint says that ... "."""
+    unread: tuple[str, ...] = ()
+    """`layer.check`s that would answer it and have no direct evidence."""
 
 
 def claims_made(claims: Iterable[Claim], symptoms: Sequence[str]) -> list[Claim]:
@@ -26,22 +28,34 @@ def claims_made(claims: Iterable[Claim], symptoms: Sequence[str]) -> list[Claim]
     return [claim for claim in claims if claim.symptom in symptoms]
 
 
-def answers_to(claims: Iterable[Claim], about_step: Iterable[Note], seen: Seen) -> Iterator[str]:
-    """What the log says to the step that was named and to the claims."""
+def answers_to(
+    claims: Iterable[Claim], about_step: Iterable[Note], checks: Sequence[CheckResult], seen: Seen
+) -> Iterator[str]:
+    """What the record says to the step that was named and to the claims."""
+    passed = _direct(checks)
     yield from (fill(note.say, seen) for note in about_step if all_hold(note.when, seen))
     for claim in claims:
-        measured = _measured(claim, seen)
-        if _contradicted(claim, seen):
-            yield f"The complaint says that {claim.says}; {claim.contradicted}.{measured}"
-        elif measured:
+        if told := "".join(_told(claim, passed, seen)):
+            yield f"The complaint says that {claim.says}{told}"
+
+
+def _told(claim: Claim, passed: Mapping[str, CheckResult], seen: Seen) -> Iterator[str]:
+    """What follows a claim: its numbers, what explains it, and the checks that looked into it."""
+    measured = _measured(claim, seen)
+    explained = [f" {text}" for text in _explained(claim, seen)]
+    if _contradicted(claim, seen):
+        yield f"; {fill(claim.contradicted, seen)}.{measured}"
+    else:
+        looked = _looked_into(claim, passed)
+        if measured:
             holds = " It is so." if claim.true_if and all_hold(claim.true_if, seen) else ""
-            yield f"The complaint says that {claim.says}.{holds}{measured}"
+            yield f".{holds}{measured}"
         elif _not_logged(claim, seen):
-            yield (
-                f"The complaint says that {claim.says}; {claim.called} is not logged, so that "
-                "nothing here can confirm or deny it."
-            )
-        yield from (fill(note.say, seen) for note in claim.answers if all_hold(note.when, seen))
+            yield (f"; {claim.called} is not logged, so that nothing here can confirm or deny it.")
+        elif explained or looked:
+            yield "."
+        yield looked
+    yield from explained
 
 
 def unjudged(claims: Iterable[Claim], symptoms: Sequence[str], seen: Seen) -> list[str]:
@@ -61,31 +75,58 @@ def left_open(claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen
     A change that a person saw is explained as normal only by evidence that could have shown its
     cause; a declaration could not. A worse outcome that the log plainly shows is never normal.
     """
-    direct = {
-        f"{c.layer}.{c.check}" for c in checks if c.outcome == "pass" and c.strength == "direct"
-    }
+    passed = _direct(checks)
     found = []
     for claim in claims:
+        unread = tuple(name for name in claim.answered_by if name not in passed)
         if _contradicted(claim, seen):
             continue
         if _plain(claim, seen):
             found.append(Open(claim, "the log shows it, and no check explains it"))
+        elif any(_explained(claim, seen)):
+            continue
         elif _not_logged(claim, seen):
             found.append(Open(claim, f"{claim.called} is not logged"))
-        elif claim.answered_by and claim.answered_by not in direct:
-            found.append(Open(claim, f"`{claim.answered_by}` has no direct evidence"))
+        elif unread:
+            named = " and ".join(f"`{name}`" for name in unread)
+            have = "has" if len(unread) == 1 else "have"
+            found.append(Open(claim, f"{named} {have} no direct evidence", unread))
     return found
 
 
-def request_of(claim: Claim, run: str) -> Iterator[Request]:
-    """What would settle a claim, where the playbook has an own request for it."""
-    if claim.request:
+def request_of(open_: Open, run: str) -> Iterator[Request]:
+    """What would settle a claim that no check is to answer, where the playbook names it."""
+    claim = open_.claim
+    if claim.request and not open_.unread:
+        first = next(iter(claim.answered_by), "window")
         yield Request(
-            layer=claim.answered_by.split(".")[0] or "window",
+            layer=first.split(".")[0],
             need=claim.request,
             command=f"firstbad runs show {run}",
             decides=f"whether it is a fault that {claim.says}",
         )
+
+
+def _direct(checks: Iterable[CheckResult]) -> dict[str, CheckResult]:
+    """Checks that passed on direct evidence, by `layer.check`."""
+    return {
+        f"{c.layer}.{c.check}": c for c in checks if c.outcome == "pass" and c.strength == "direct"
+    }
+
+
+def _explained(claim: Claim, seen: Seen) -> Iterator[str]:
+    """The claim's own explanations whose bounds hold."""
+    return (fill(note.say, seen) for note in claim.answers if all_hold(note.when, seen))
+
+
+def _looked_into(claim: Claim, passed: Mapping[str, CheckResult]) -> str:
+    """Checks that could have found a fault behind the claim, and did not."""
+    found = [f"`{name}` ({passed[name].message})" for name in claim.answered_by if name in passed]
+    verb = "passes" if len(found) == 1 else "pass"
+    asks = "A check that looks" if len(found) == 1 else "Checks that look"
+    if not found:
+        return ""
+    return f" {asks} for a fault behind it {verb} on direct evidence: {' and '.join(found)}."
 
 
 def _contradicted(claim: Claim, seen: Seen) -> bool:

@@ -83,7 +83,7 @@ def conclude(
     unanswered = left_open(claims, checks, seen)
     unused = [w.layer for w in waivers if w.layer not in waived]
     answers = list(
-        answers_to(claims, book.about_step if ask.noticed_step is not None else (), seen)
+        answers_to(claims, book.about_step if ask.noticed_step is not None else (), checks, seen)
     )
     not_judged = [] if findings else unjudged(book.complaints, ask.symptoms, seen)
     if not_judged:
@@ -423,7 +423,11 @@ def _requests(
 
     A layer that has failed is decided: its other checks ask for nothing.
     """
-    wanted = {o.claim.answered_by for o in unanswered if not o.claim.request}
+    wanted = {
+        name
+        for o in unanswered
+        for name in (o.unread or (() if o.claim.request else o.claim.answered_by))
+    }
     for result in checks:
         check = by_check[result.layer, result.check]
         open_ = result.outcome == "inconclusive" and result.required and result.layer not in failed
@@ -434,7 +438,7 @@ def _requests(
                 check, seen, layer=result.layer, framework=ask.framework, run=ask.run
             )
     for each in unanswered:
-        yield from request_of(each.claim, ask.run)
+        yield from request_of(each, ask.run)
 
 
 def _lacks(check: Check, seen: Seen) -> bool:

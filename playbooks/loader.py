@@ -247,8 +247,11 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
             if c not in causes()
         )
     for claim in playbook.complaints:
-        if claim.answered_by and claim.answered_by not in order:
-            yield f"complaints: no check `{claim.answered_by}`{_offer(claim.answered_by, order)}"
+        yield from (
+            f"complaints: no check `{name}`{_offer(name, order)}"
+            for name in claim.answered_by
+            if name not in order
+        )
         for end in ("before", "after", "z") if claim.measure else ():
             yield from _measure(f"{claim.measure}_{end}", aliases)
     for note in notes:

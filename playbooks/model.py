@@ -150,12 +150,14 @@ class Claim(Strict):
     """Bounds under which the log plainly bears the claim out."""
     open_if: Bounds = {}
     """Bounds under which it stays open whatever passed: plainly true, and the outcome suffers."""
-    answered_by: str = ""
-    """`layer.check` whose direct pass excludes the faults that look like this; empty: none does."""
+    answered_by: tuple[str, ...] = ()
+    """`layer.check`s whose direct passes exclude the faults that look like this; empty: none do."""
     answers: tuple[Note, ...] = ()
-    """Sentences that answer the claim where its bounds hold, said beside the outcome."""
+    """Sentences that explain the claim where their bounds hold, said beside the outcome. What is
+    explained does not stay open."""
     request: str = ""
-    """Evidence that would settle the claim; default: what `answered_by` asks for."""
+    """Evidence that would settle a claim about what is not logged or what no check explains;
+    default: what the open checks of `answered_by` ask for."""
 
 
 class Otherwise(Strict):

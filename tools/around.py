@@ -25,6 +25,7 @@ SIGNALS = {
     "length": "completion_length_mean",
     "loss": "loss",
     "norm": "grad_norm_preclip",
+    "clip": "clip_frac_total",
     "time": "step_time",
 }
 
@@ -50,6 +51,13 @@ class Around(Metrics):
     outcome_before: float | None
     outcome_after: float | None
     outcome_z: float | None
+    outcome_early: float | None
+    """Mean of the outcome in the first third of the steps from `step` on; without it, of the second
+    half of the run."""
+    outcome_late: float | None
+    """... and in the last third of them."""
+    outcome_rise_z: float | None
+    """Late less early, in standard errors: whether it goes on rising."""
     kl_before: float | None
     kl_after: float | None
     kl_z: float | None
@@ -65,6 +73,9 @@ class Around(Metrics):
     norm_before: float | None
     norm_after: float | None
     norm_z: float | None
+    clip_before: float | None
+    clip_after: float | None
+    clip_z: float | None
     time_before: float | None
     time_after: float | None
     time_z: float | None
@@ -100,6 +111,12 @@ def compare_around(
             found = _compare(signal, before, after)
             rows.append((signal.source_key, *found))
         measured |= dict(zip((f"{name}_before", f"{name}_after", f"{name}_z"), found, strict=True))
+    later: tuple[float | None, ...] = (None, None, None)
+    if logged["outcome"] is not None and not outside:
+        start = after[0] if after[0] == step else (first + last + 1) // 2
+        later = _compare(logged["outcome"], *_thirds(start, last))
+    ends = ("outcome_early", "outcome_late", "outcome_rise_z")
+    measured |= dict(zip(ends, later, strict=True))
     metrics = Around(
         step=step if outside or after[0] == step else None,
         outside_by=outside,
@@ -132,9 +149,13 @@ def _outcome(run: Run) -> Signal | None:
 def _spans(first: int, last: int, step: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
     """First and last step of both sides; a step that has no before is no dividing line."""
     if step is None or step <= first + FEWEST:
-        third = max(1, (last - first + 1) // 3)
-        return (first, first + third - 1), (last - third + 1, last)
+        return _thirds(first, last)
     return (max(first, step - SPAN), step - 1), (step, min(last, step + SPAN - 1))
+
+
+def _thirds(first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    third = max(1, (last - first + 1) // 3)
+    return (first, first + third - 1), (last - third + 1, last)
 
 
 def _compare(

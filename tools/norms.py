@@ -34,6 +34,11 @@ class Norms(Dated):
     """That factor where it is a whole number (or inverse) within 10 %."""
     contrast_known: bool
     """The size of the advantages, which the norm goes with, is known in nine of ten steps."""
+    per_contrast_late_over_early: float | None
+    """Mean over the size of the advantages, of the last third over that of the first third; None
+    where the contrast is not known."""
+    per_contrast_z: float | None
+    """... their difference in standard errors."""
     neighbours_still: bool | None
     """Entropy, length, reward and its spread move by less than a fifth across the same step."""
     kl_late: float | None
@@ -67,6 +72,7 @@ def check_norms(run: Run) -> Measured[Norms]:
     at = shift.index if shift else None
     steps = signal.steps[used]
     early, _, late = np.array_split(values, 3)
+    ratio, z = _late_change(values[used] / contrast[used]) if known else (None, None)
     kl = run.signals.get("kl_ref")
     entropy = run.signals.get("entropy")
     metrics = Norms(
@@ -81,6 +87,8 @@ def check_norms(run: Run) -> Measured[Norms]:
         shift_size=None if factor is None else round(max(factor, 1 / factor), 4),
         factor_named=_named(factor),
         contrast_known=known,
+        per_contrast_late_over_early=ratio,
+        per_contrast_z=z,
         neighbours_still=None if at is None else _still(run, int(steps[at])),
         kl_late=_late(kl),
         entropy_late_over_early=_late_over_early(entropy),
@@ -119,6 +127,17 @@ def _logged_contrast(run: Run, signal: Signal) -> FloatArray:
     shares = [logged.at(step) for step in signal.steps.tolist()]
     share = np.array([np.nan if value is None else value for value in shares])
     return np.sqrt(np.clip(1.0 - share, 0.0, 1.0))
+
+
+def _late_change(values: FloatArray) -> tuple[float | None, float | None]:
+    """Mean of the last third over that of the first, and the difference in standard errors."""
+    early, _, late = np.array_split(values, 3)
+    if len(late) < 10 or early.mean() <= 0:
+        return None, None
+    error = np.sqrt(early.var(ddof=1) / len(early) + late.var(ddof=1) / len(late))
+    difference = float(late.mean() - early.mean())
+    ratio = round(float(late.mean() / early.mean()), 4)
+    return ratio, round(difference / max(float(error), 1e-12), 3)
 
 
 def _jump(level: FloatArray) -> Shift | None:

@@ -10,7 +10,9 @@ import pytest
 
 from firstbad import __version__
 from firstbad.agent import cli, cli_investigate, cli_runs, incident, runs
-from firstbad.playbooks.results import Verdict
+from firstbad.agent.reading import verdict_of
+from firstbad.agent.report import report
+from firstbad.playbooks.results import LeastBad, Verdict
 
 MakeRun = Callable[..., Path]
 Fb = Callable[..., tuple[int, str, str]]
@@ -18,7 +20,7 @@ Fb = Callable[..., tuple[int, str, str]]
 KEYS = {
     "schema", "incident", "outcome", "window", "first_bad", "noticed_step", "layers", "cause",
     "findings", "conditional_on", "waivers", "not_checked", "requests", "usage", "memo",
-    "do_now", "resume_from", "reading",
+    "do_now", "resume_from", "reading", "headline", "complaint", "answers", "least_bad",
 }  # fmt: skip
 
 
@@ -146,6 +148,22 @@ def test_what_is_to_be_done_is_in_the_json_object(fb: Fb, make_run: MakeRun, boo
     found = json.loads(out)
     assert [row["label"] for row in found["do_now"]][:2] == ["stop", "fix"]
     assert set(found) >= {"resume_from", "reading"}
+
+
+def test_answers_and_the_least_bad_checkpoint_are_in_the_json_object(
+    fb: Fb, make_run: MakeRun, book: str
+) -> None:
+    out = fb("investigate", make_run(), "it fell", "--playbook", book, "--json")[1]
+    found = json.loads(out)
+    assert (found["complaint"], found["answers"], found["least_bad"]) == ("it fell", [], None)
+    kept = incident.find(found["incident"])
+    verdict = verdict_of(kept)
+    assert verdict is not None
+    assert found["headline"] == verdict.headline
+    told = {"answers": ("it did not",), "least_bad": LeastBad(checkpoint="checkpoint-9", updates=2)}
+    found = report(kept, verdict.model_copy(update=told))
+    assert found["answers"] == ["it did not"]
+    assert found["least_bad"] == {"checkpoint": "checkpoint-9", "updates": 2}
 
 
 def test_a_moved_run_is_told_with_the_way_on(fb: Fb, make_run: MakeRun, book: str) -> None:

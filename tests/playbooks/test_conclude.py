@@ -120,7 +120,7 @@ CLAIMS: list[dict[str, Any]] = [
         "symptom": "kl_up",
         "says": "KL rises",
         "contradicted_if": {"onset.kl_rose": "== 0"},
-        "answered_by": "probability.same",
+        "answered_by": ["probability.same"],
     },
     {
         "symptom": "slow",
@@ -160,8 +160,11 @@ def test_a_change_that_was_complained_about_is_normal_only_on_direct_evidence(
     )
     assert found.outcome == outcome
     assert [r.layer for r in found.requests] == (["probability"] if outcome != "healthy" else [])
-    contradicted = any("says that KL rises" in answer for answer in found.answers)
+    contradicted = any("KL rises; no lasting" in answer for answer in found.answers)
     assert contradicted == (symptoms == ("kl_up",) and rose is False)
+    # What direct evidence speaks for is told, and by which check.
+    looked = any("`probability.same` (" in answer for answer in found.answers)
+    assert looked == (same is not DECLARED)
     # What rests on a declaration alone is named in the first sentence.
     if outcome == "healthy":
         assert ("`probability`" in found.headline) == (same is DECLARED)
@@ -201,7 +204,7 @@ FELL: dict[str, Any] = {
     "called": "the reward",
     "true_if": {"around.reward_z": "< -2"},
     "open_if": {"around.reward_z": "< -2"},
-    "answered_by": "reward.judged",
+    "answered_by": ["reward.judged"],
     "request": "both checkpoints on the same prompts",
 }
 
@@ -284,6 +287,42 @@ def test_a_true_claim_without_a_check_is_named_and_no_alarm(
     assert "It is so." in told(0.9).answers[0]
     assert told(0.5).outcome == "undetermined"
     assert told(0.5).requests
+
+
+def test_a_claim_stays_open_while_one_of_its_checks_has_no_direct_evidence(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    both = {**CLAIMS[0], "answered_by": ["reward.judged", "probability.same"], "request": "a KL"}
+    onset = {**STEADY, "kl_rose": True}
+    book = small.book(complaints=[both])
+    found = verdict(book=book, symptoms=("kl_up",), onset=onset, same=DECLARED)
+    assert found.outcome == "undetermined"
+    assert "(`probability.same` has no direct evidence)" in found.headline
+    assert "`reward.judged` (" in found.answers[0]
+    # What the open check lacks is asked for, not what the claim itself would need.
+    assert [r.layer for r in found.requests] == ["probability"]
+    assert "a KL" not in {r.need for r in found.requests}
+    direct = {"n": 9, "gap": 0.1}
+    found = verdict(book=book, symptoms=("kl_up",), onset=onset, same=direct)
+    assert found.outcome == "healthy"
+    assert "`reward.judged` (" in found.answers[0]
+    assert "`probability.same` (" in found.answers[0]
+
+
+@pytest.mark.parametrize(("at", "outcome"), [(60, "healthy"), (None, "undetermined")])
+def test_what_is_explained_does_not_stay_open(
+    verdict: MakeVerdict, small: SimpleNamespace, at: int | None, outcome: str
+) -> None:
+    normal = {"when": {"onset.at": "> 0"}, "say": "At step {onset.at} that is normal."}
+    claim = {**CLAIMS[0], "answers": [normal]}
+    found = verdict(
+        book=small.book(complaints=[claim]),
+        symptoms=("kl_up",),
+        onset={**STEADY, "kl_rose": True, "at": at},
+        same=DECLARED,
+    )
+    assert found.outcome == outcome
+    assert [a.endswith("that is normal.") for a in found.answers] == ([True] if at else [])
 
 
 def test_the_step_that_was_named_is_answered(verdict: MakeVerdict, small: SimpleNamespace) -> None:

@@ -17,7 +17,7 @@ from firstbad.tools.evidence import Evidence
 TRL = {
     "log_completions", "log_unique_prompts", "num_completions_to_print", "logging_steps",
     "vllm_importance_sampling_correction",
-    "gradient_accumulation_steps", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "per_device_train_batch_size", "training_args.bin",
 }  # fmt: skip
 READ = {
     "gradient_accumulation_steps", "num_iterations", "beta", "loss_type", "scale_rewards",

@@ -53,6 +53,18 @@ def test_the_part_that_scores_the_answer_is_the_outcome(
     assert found["reward_z"] == 0.0
 
 
+@pytest.mark.parametrize(("step", "rises"), [(31, True), (61, False), (None, False)])
+def test_a_plateau_is_not_contradicted_by_the_rise_before_it(
+    make_run: MakeRun, measure: Measure, step: int | None, rises: bool
+) -> None:
+    # Up to step 60 it rises; from there on, and in the second half of the run, it does not.
+    reward = np.concatenate([np.linspace(0.2, 0.8, 60), np.tile([0.79, 0.81], 30)])
+    found = measure(TOOL, make_run(signals={"reward_mean": reward}), step=step)
+    assert (found["outcome_rise_z"] >= 2) is rises
+    assert found["outcome_z"] > 2  # the mean is higher after any of them
+    assert found["outcome_late"] == pytest.approx(0.8)
+
+
 def test_noise_is_no_change(make_run: MakeRun, measure: Measure) -> None:
     rng = np.random.default_rng(3)
     z = [

@@ -45,6 +45,26 @@ def test_hand_computed_levels(make_run: MakeRun, measure: Measure) -> None:
     assert found["kl_late"] == 0.01
 
 
+def test_hand_computed_change_for_the_size_of_the_advantages(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    # Three in four groups have contrast, then one in four: sqrt(0.75) and sqrt(0.25). A norm of
+    # 1 and 3 in turn for each stays at 2 per unit, until the last third has half of it.
+    per_unit = np.tile([1.0, 3.0], 30)
+    per_unit[40:] /= 2
+    idle = np.repeat([0.25, 0.75], 30)
+    signals = {
+        "grad_norm_preclip": per_unit * np.sqrt(1 - idle),
+        "frac_zero_variance_groups": idle,
+    }
+    found = measure(TOOL, make_run(signals=signals))
+    assert found["per_contrast_late_over_early"] == 0.5
+    # Variances 20/19 and 5/19 over 20 values: the standard error is 0.2565, of a fall by 1.
+    assert found["per_contrast_z"] == pytest.approx(-1 / np.sqrt(25 / 19 / 20), abs=1e-3)
+    del signals["frac_zero_variance_groups"]
+    assert measure(TOOL, make_run(signals=signals))["per_contrast_z"] is None
+
+
 @pytest.mark.parametrize(
     ("factor", "named"), [(4.0, 4), (8.0, 8), (0.25, 0.25), (0.5, 0.5), (2.6, None)]
 )

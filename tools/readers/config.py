@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.jsonish import decode, flatten, parse_object
-from firstbad.tools.run import Config
+from firstbad.tools.run import TRAINER_KEYS, Config
 
 _ARGS = (
     "args.json",
@@ -27,8 +27,12 @@ _MAX_BYTES = 16 * 2**20
 _SECRET = re.compile(r"(hub|hf|access|auth)_token|api_?key|password|secret|credential", re.I)
 
 
-def read_config(root: Root) -> Config:
-    """Settings by name; those of the model under `model.`, of generation under `generation.`."""
+def read_config(root: Root, saved: Sequence[tuple[File, Mapping[str, object]]] = ()) -> Config:
+    """Settings by name; those of the model under `model.`, of generation under `generation.`.
+
+    What the trainer saved by itself, the newest first, serves where no file states the settings of
+    a trainer.
+    """
     values: dict[str, object] = {}
     sources: list[Source] = []
 
@@ -40,6 +44,8 @@ def read_config(root: Root) -> Config:
     for file in filter(None, (root.first(name) for name in _ARGS)):
         if found := _object(root, file):
             take(file, found)
+    if saved and values.keys().isdisjoint(TRAINER_KEYS):
+        take(*saved[0])
     newest_first = [f"{folder}/" for folder in reversed(checkpoint_folders(root))]
     for file in filter(None, (root.first(n) for n in (*_MODEL, *_in(newest_first, "config.json")))):
         found = _object(root, file)
@@ -53,8 +59,6 @@ def read_config(root: Root) -> Config:
         other = root.first(*_in(["", *newest_first], name))
         if other and (found := _object(root, other)):
             take(other, found, prefix)
-    if pickled := root.matching(r"(?:.*/)?training_args\.bin"):
-        root.note("pickle_skipped", f"`{pickled[-1].name}` is a pickle and is not opened")
     return Config(values, tuple(sources))
 
 

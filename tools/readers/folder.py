@@ -24,6 +24,7 @@ from firstbad.tools.readers.settings import with_common_names
 from firstbad.tools.readers.shelf import shelve
 from firstbad.tools.readers.tables import find_tables, read_metrics
 from firstbad.tools.readers.tokenizer import read_vocabulary
+from firstbad.tools.readers.training_args import disagreements, read_saved
 from firstbad.tools.readers.version import read_version, reward_std_note
 from firstbad.tools.run import Config, Event, Run
 
@@ -44,7 +45,10 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     """
     board = read_board(root)
     history = read_history(root)
-    config = _completed(board.fill_config(read_config(root)), history.settings)
+    saved = read_saved(root)
+    stated = read_config(root, saved)
+    events = [*history.events, *disagreements(saved, stated)]
+    config = _completed(board.fill_config(stated), history.settings)
     record = read_record(root)
     config = with_common_names(_completed(config, record.settings))
     config = replace(config, sources=(*config.sources, *record.sources))
@@ -94,12 +98,18 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         captures=read_captures(root, dumps),
         checkpoints=read_checkpoints(root, history.global_steps),
         events=_in_order(
-            [*history.events, *record.events, *logged.events, *console.events, *board.events()]
+            [*events, *record.events, *logged.events, *console.events, *board.events()]
         ),
         vocabulary=read_vocabulary(root, config),
         sources=sources,
         event_sources=tuple(
-            [*history.sources, *logged.sources, *console.looked_through, *board.sources]
+            [
+                *history.sources,
+                *(root.source(s.file, "config") for s in saved),
+                *logged.sources,
+                *console.looked_through,
+                *board.sources,
+            ]
         ),
         version=version,
         notes=notes,
