@@ -110,7 +110,7 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     counts = TokenCounts(run, batches)
     outcome = outcome_part(run, batches)
     rows = RowTable.of(run, batches)
-    n: FloatArray = np.concatenate([counts.rows(b) for b in batches])
+    n = rows.values(counts.rows)
     thirds = np.array_split(np.arange(len(batches)), 3)
     of_third = np.concatenate([np.full(len(t), i) for i, t in enumerate(thirds)])[rows.step]
     means = [float(np.mean(part)) for part in np.array_split(rows.mean(n), 3)]

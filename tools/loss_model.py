@@ -12,7 +12,7 @@ from firstbad.tools.estimators import kl_in_reward
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, FloatArray, Run
+from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
 
@@ -84,7 +84,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     beta = 0.0 if whole is None or kl_in_reward(run) else _kl_weight(run)
     counts = TokenCounts(run, batches)
     rows = RowTable.of(run, batches)
-    trained = trained_tokens(run, rows, np.concatenate([counts.rows(b) for b in batches]))
+    trained = trained_tokens(run, rows, counts)
     policy, scale = _policy_loss(run, rows, trained)
     logged = rows.logged(loss)
     k = np.zeros(len(rows.steps)) if kl is None else rows.logged(kl)
@@ -123,8 +123,8 @@ def _kl_weight(run: Run) -> float:
     return beta or 0.0
 
 
-def trained_tokens(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
-    """(N,) trained tokens per row: `n` corrected by the logged trained count.
+def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts) -> FloatArray:
+    """(N,) trained tokens per row: completion tokens, corrected by the logged trained count.
 
     At least 1; 0 where truncated rows are masked.
 
@@ -132,7 +132,9 @@ def trained_tokens(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-    n = n * ~_masked(run, rows, n)
+    n = rows.values(counts.rows)
+    if run.config.flag("mask_truncated_completions") is True:
+        n = np.where(rows.values(counts.cut), 0.0, n)
     mean = rows.mean(n)
     count = rows.logged(run.signals.get("trained_tokens_mean"))
     extra = count / MicrobatchRows(run).of_steps(rows) - mean
@@ -150,14 +152,6 @@ def trained_tokens(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
         more = np.where(surplus >= usual, prompt - usual, 0.0)
         adjusted = np.maximum(n + surplus + more, 1.0)
     return np.where(off[rows.step], adjusted, n)
-
-
-def _masked(run: Run, rows: RowTable, n: FloatArray) -> BoolArray:
-    """(N,) rows left out of the loss: the longest ones, as many as were cut, where these are."""
-    if run.config.flag("mask_truncated_completions") is not True:
-        return np.zeros(len(n), bool)
-    share = np.nan_to_num(rows.logged(run.signals.get("truncation_rate")))
-    return rows.longest(n, np.round(share * rows.size))
 
 
 def _policy_loss(run: Run, rows: RowTable, n: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from firstbad.tools.rewards import groups_apart, reward_weights, total_reward, weighted_sum
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run, Signal
+
+D = TypeVar("D", bound=np.generic)
 
 
 class RowTable:
@@ -81,6 +84,10 @@ class RowTable:
         return np.concatenate(
             [np.full(len(b), np.nan) if b.advantage is None else b.advantage for b in self._batches]
         )
+
+    def values(self, of: Callable[[RolloutBatch], npt.NDArray[D]]) -> npt.NDArray[D]:
+        """(N,) what a function gives for the rows of each batch."""
+        return np.concatenate([of(batch) for batch in self._batches])
 
     @property
     def prompt_words(self) -> FloatArray:

@@ -8,16 +8,21 @@ import numpy as np
 
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import pearson
+
+FEWEST = 3
+"""Steps that a line is fitted to."""
 
 
 class TokenCounts:
     """Estimates completion tokens per row.
 
     Where the source writes no counts, words or characters of the text are scaled by a straight
-    line to the logged mean length; the unit that follows the logged mean better is used. Where only
-    a sample of the rows is written, words are scaled by one factor.
+    line to the logged mean length; the unit that follows the logged mean better is used. A row that
+    was cut has as many tokens as the cap, and no end token: the longest ones of a step are taken
+    for those, as many as the logged share says. Where only a sample of the rows is written, words
+    are scaled by one factor.
     """
 
     def __init__(self, run: Run, batches: list[RolloutBatch]) -> None:
@@ -26,29 +31,46 @@ class TokenCounts:
         """Correlation of the estimated step means with the logged ones."""
         self._unit: Unit = _words
         self._line = (1.0, 0.0)
+        self._cut: dict[int, tuple[int, float]] = {}
+        """Rows that were cut and their length in tokens, by step."""
         logged = run.signals.get("completion_length_mean")
-        if logged is None or len(batches) < 3:
+        if not batches:
             return
         table = RowTable.of(run, batches)
-        seen = table.logged(logged)
-
-        def means(unit: Unit) -> tuple[FloatArray, FloatArray]:
-            """Estimated and logged means of the steps with both."""
-            x = table.mean(np.concatenate([unit(batch) for batch in batches]))
-            both = np.isfinite(x) & np.isfinite(seen)
-            return x[both], seen[both]
-
         if rows_complete(run) is False:  # a sample follows the mean of all rows only on average
-            x, y = means(self._unit)
-            self._line = (float(y.mean() / x.mean()) if len(x) and x.mean() else 1.0, 0.0)
+            mean, x = table.logged(logged), table.mean(table.values(_words))
+            both = np.isfinite(x) & np.isfinite(mean)
+            if both.sum() >= FEWEST and x[both].any():
+                self._line = (float(mean[both].mean() / x[both].mean()), 0.0)
             return
+        n_cut, cap = _cut_rows(run, table)
+        cut = zip(table.steps.tolist(), n_cut.tolist(), cap.tolist(), strict=True)
+        self._cut = {step: (int(n), tokens) for step, n, tokens in cut if n}
+        if logged is not None:
+            n_cut[np.isnan(cap)] = 0
+            self._calibrate(table, table.logged(logged), n_cut, np.nan_to_num(cap))
+
+    def _calibrate(
+        self, table: RowTable, mean: FloatArray, n_cut: FloatArray, cap: FloatArray
+    ) -> None:
+        """The unit and line that follow the logged `mean`; all arrays are (S,)."""
+        share = n_cut / table.size
+        some = n_cut < table.size
+        ended = np.full(len(mean), np.nan)
+        """Logged mean length of the rows that were not cut."""
+        ended[some] = (mean - share * cap)[some] / (1 - share)[some]
         best = -1.0
         for unit in (_words, _characters):
-            x, y = means(unit)
-            r = pearson(x, y) if len(x) >= 3 else None
+            values = table.values(unit)
+            x = table.mean(values, ~table.longest(values, n_cut))
+            use = np.isfinite(x) & np.isfinite(ended)
+            if use.sum() < FEWEST or pearson(x[use], ended[use]) is None:
+                continue
+            slope, intercept = np.polyfit(x[use], ended[use], 1)
+            told = (1 - share) * (slope * x + intercept) + share * cap
+            r = pearson(told[use], mean[use])
             if r is not None and r > best:
                 best = r
-                slope, intercept = np.polyfit(x, y, 1)
                 self._unit, self._line = unit, (float(slope), float(intercept))
                 self.agreement = round(r, 6)
 
@@ -58,7 +80,26 @@ class TokenCounts:
             return batch.n_tokens.astype(np.float64)
         slope, intercept = self._line
         counts: FloatArray = np.maximum(slope * self._unit(batch) + intercept, 1.0)
+        _, cap = self._cut.get(batch.step, (0, np.nan))
+        if np.isfinite(cap):
+            counts[self.cut(batch) | (counts > cap)] = cap
         return counts
+
+    def cut(self, batch: RolloutBatch) -> BoolArray:
+        """(R,) rows that were cut, as many as the log says, the longest ones."""
+        cut = np.zeros(len(batch), bool)
+        n, _ = self._cut.get(batch.step, (0, np.nan))
+        length = self._unit(batch) if batch.n_tokens is None else batch.n_tokens
+        cut[np.argsort(length, kind="stable")[len(batch) - n :]] = True
+        return cut
+
+
+def _cut_rows(run: Run, table: RowTable) -> tuple[FloatArray, FloatArray]:
+    """(S,) rows that were cut, and (S,) their length in tokens, NaN where it is not known."""
+    share = np.nan_to_num(table.logged(run.signals.get("truncation_rate")))
+    longest = table.logged(run.signals.get("completion_length_max"))
+    stated = run.config.number("max_completion_length") or np.nan
+    return np.round(share * table.size), np.where(np.isfinite(longest), longest, stated)
 
 
 def _words(batch: RolloutBatch) -> FloatArray:

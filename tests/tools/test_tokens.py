@@ -108,6 +108,25 @@ def test_else_words_are_scaled_to_the_logged_mean(make_run: MakeRun, batch: Make
     assert counts.rows(made[0]) == pytest.approx([2 * 11 + 1, 2 * 13 + 1])
 
 
+def test_a_cut_row_has_the_cap_and_no_end_token(make_run: MakeRun, batch: MakeBatch) -> None:
+    # An ended row has one token a word and one to end it. From step 4 on the second one is cut at
+    # 20 tokens, which are 20 words: a line through all rows would take them for 21.
+    words = [(5, 9), (7, 12), (4, 17), (6, 20), (9, 20), (3, 20)]
+    made = [batch(s, completions=["w " * a, "w " * b]) for s, (a, b) in enumerate(words, 1)]
+    run = make_run(
+        signals={
+            "completion_length_mean": [(a + 1 + min(b + 1, 20)) / 2 for a, b in words],
+            "truncation_rate": [0, 0, 0, 0.5, 0.5, 0.5],
+            "completion_length_max": [10, 13, 18, 20, 20, 20],
+        }
+    )
+    counts = TokenCounts(run, made)
+    assert counts.agreement == pytest.approx(1)
+    assert counts.rows(made[2]) == pytest.approx([5, 18])
+    assert counts.rows(made[4]) == pytest.approx([10, 20])
+    assert counts.cut(made[4]).tolist() == [False, True]
+
+
 def test_characters_where_they_follow_the_mean_better(make_run: MakeRun, batch: MakeBatch) -> None:
     sizes = [(3, 9), (20, 4), (7, 31), (15, 5), (40, 2)]
     made = [batch(s, completions=["x" * a, "y" * b]) for s, (a, b) in enumerate(sizes, 1)]
