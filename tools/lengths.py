@@ -30,6 +30,12 @@ class Truncation(Dated):
     """Mean share over the first third."""
     truncated_last: float
     truncated_largest: float
+    truncated_before: float | None
+    """Before the share rises at once, and after it; None where it does not."""
+    truncated_after: float | None
+    cap_fell: bool | None
+    """Where it rises: no completion is as long any more as some were just before, so the cap came
+    down. None where it does not rise, or no largest length is logged."""
     length_over_cap: float | None
     """Mean length over the cap, last third."""
     masked_by_config: bool | None
@@ -60,6 +66,9 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         truncated_first=_r(first),
         truncated_last=_r(last),
         truncated_largest=_r(float(rate.values.max())),
+        truncated_before=_r(at.before) if at else None,
+        truncated_after=_r(at.after) if at else None,
+        cap_fell=_cap_fell(run, int(rate.steps[at.latest])) if at else None,
         length_over_cap=_over(length, cap),
         masked_by_config=run.config.flag("mask_truncated_completions"),
         last_good_step=int(rate.steps[at.earliest - 1]) if at and not start else None,
@@ -75,6 +84,16 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         + (f", cap {cap:g} tokens" if cap else ""),
         signal="share of cut completions",
     )
+
+
+def _cap_fell(run: Run, step: int) -> bool | None:
+    """Whether the longest completion since a step is shorter than that of the ten steps before."""
+    longest = run.signals.get("completion_length_max")
+    if longest is None:
+        return None
+    before = longest.values[longest.steps < step][-10:]
+    after = longest.values[longest.steps >= step]
+    return bool(after.max() < before.max()) if len(before) and len(after) else None
 
 
 class LengthByOutcome(Dated):

@@ -12,7 +12,7 @@ from firstbad.tools.estimators import kl_in_reward
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
 
@@ -33,10 +33,13 @@ class LossTerms:
     kl: FloatArray
     """beta x logged KL, zeros where there is none."""
     entropy: FloatArray | None
+    spread: FloatArray
+    """Root of the summed squares of all rows' advantage terms: how far the loss would move if rows
+    were drawn anew."""
     whole: bool = True
     """`logged` is the whole loss; False: its policy term, without KL and entropy."""
 
-    def cut(self, part: slice) -> LossTerms:
+    def cut(self, part: slice | BoolArray) -> LossTerms:
         """A part of the steps."""
         entropy = None if self.entropy is None else self.entropy[part]
         return replace(
@@ -46,6 +49,7 @@ class LossTerms:
             policy=self.policy[part],
             kl=self.kl[part],
             entropy=entropy,
+            spread=self.spread[part],
         )
 
     @property
@@ -85,13 +89,13 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     counts = TokenCounts(run, batches)
     rows = RowTable.of(run, batches)
     trained = trained_tokens(run, rows, counts)
-    policy, scale = _policy_loss(run, rows, trained)
+    policy, spread, scale = _policy_loss(run, rows, trained)
     logged = rows.logged(loss)
     k = np.zeros(len(rows.steps)) if kl is None else rows.logged(kl)
     h = rows.logged(entropy)
     if whole is not None:  # a declared bonus
         logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
-    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h])
+    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h, spread])
     table = columns[np.isfinite(columns[:, 1:4]).all(axis=1)]
     if len(table) < fewest:
         raise NoData(
@@ -105,6 +109,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 2],
             table[:, 3],
             None if whole is None or np.isnan(table[:, 4]).any() else table[:, 4],
+            table[:, 5],
             whole is not None,
         ),
         counts,
@@ -154,18 +159,27 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts) -> FloatArray:
     return np.where(off[rows.step], adjusted, n)
 
 
-def _policy_loss(run: Run, rows: RowTable, n: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(S,) policy loss at ratio 1, NaN where not known; (S,) weight of a token-mean KL in it."""
-    a, steps = rows.advantage, len(rows.steps)
-    tokens = np.bincount(rows.step, weights=n, minlength=steps)
-    weighed = np.bincount(rows.step, weights=a * n, minlength=steps)  # NaN stays NaN
-    even = np.ones(steps)
+def _policy_loss(
+    run: Run, rows: RowTable, n: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Policy loss at ratio 1, its spread over rows, and the weight of a token-mean KL: (S,) each.
+
+    NaN where the loss type is not known.
+    """
+    steps = len(rows.steps)
+
+    def total(values: FloatArray) -> FloatArray:
+        found = np.bincount(rows.step, weights=values, minlength=steps)
+        return found.astype(np.float64)  # NaN stays NaN
+
     kind = run.config.text("loss_type") or "dapo"
-    if kind in TOKEN_MEAN:
-        return -weighed / tokens, even
     cap = run.config.number("max_completion_length")
+    tokens, size = total(n), rows.size.astype(np.float64)
+    weight, denominator, of_kl = rows.advantage * n, tokens, np.ones_like(tokens)
     if kind == "dr_grpo" and cap:
-        return -weighed / (rows.size * cap), tokens / (rows.size * cap)
-    if kind == "grpo":
-        return -np.bincount(rows.step, weights=a, minlength=steps) / rows.size, even
-    return np.full(steps, np.nan), even
+        denominator, of_kl = size * cap, tokens / (size * cap)
+    elif kind == "grpo":
+        weight, denominator = rows.advantage, size
+    elif kind not in TOKEN_MEAN:
+        weight = np.full(len(n), np.nan)
+    return -total(weight) / denominator, np.sqrt(total(weight**2)) / denominator, of_kl

@@ -47,6 +47,10 @@ class LossTermsFound(HeldToSettings):
     """... over the spread of that difference within the first third."""
     entropy_rise: float | None
     """Mean entropy after the term appears over before (or last third over first)."""
+    declared_coefficient: float | None
+    """Weight of the entropy bonus that the config states; None where it states none."""
+    declared_over_policy: float | None
+    """That bonus, over the mean size of the policy term of the loss."""
 
 
 @tool
@@ -71,6 +75,11 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
         cut = start if start else third
         before = float(terms.entropy[:cut].mean())
         rise = round(float(terms.entropy[-third:].mean()) / before, 4) if before else None
+    declared = run.config.number("entropy_coef") or None
+    size = float(np.abs(terms.policy).mean())
+    over = None
+    if declared and terms.entropy is not None and size > 0:
+        over = round(min(declared * float(terms.entropy.mean()) / size, 1e6), 4)
     metrics = LossTermsFound(
         n_steps=len(rest),
         entropy_term=found is not None,
@@ -79,11 +88,15 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
         offset=round(float(rest[-third:].mean()), 6),
         offset_over_spread=round(float(rest[-third:].mean()) / max(spread, 1e-9), 4),
         entropy_rise=rise,
+        declared_coefficient=declared,
+        declared_over_policy=over,
         last_good_step=int(terms.steps[start - 1]) if start else None,
         first_bad_step=None if start is None else int(terms.steps[start]),
         from_start=start == 0,
     )
     text = "the loss holds nothing beyond advantage and KL terms"
+    if declared:
+        text += f" and the configured entropy bonus of {number(declared, digits=3)}"
     if found is not None:
         text = (
             f"an entropy term with coefficient {number(found.coefficient, digits=3)} is in the "

@@ -2,37 +2,120 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Run
+from firstbad.tools.run import Run, Signal
+from firstbad.tools.stats import robust_sd
 
 OFF = 0.05
 """KL at step 1, in nats per token, that is dated."""
+BACK = 0.02
+"""KL of two steps in a row over the level before them, below which it is dated as back at 0."""
+LEVEL = 1e-3
+"""KL, in nats per token, above which a level counts as away from the reference."""
+BEFORE, OPENING, NEXT = 10, 5, 3
+"""Steps that a level is taken over: before a step, at the start of the run, from the step on."""
 
 
 class Reference(Dated):
-    """KL before any update."""
+    """KL where it must be 0, and whether it comes back there."""
 
-    kl_first: float
-    """KL to the reference at step 1, nats per token."""
+    kl_first: float | None
+    """KL to the reference at step 1, nats per token; None where it is not logged."""
+    kl_before: float | None
+    """Level of KL before it is lowest against its own level; None without ten steps of a level
+    above 0.001, or where the settings move the reference (`sync_ref_model`)."""
+    kl_back: float | None
+    """The higher KL of the two steps there, over that level."""
+    policy_back: bool
+    """Reward or entropy go back there to where the run began: it is the policy that came back.
+    False also where neither had moved away from its beginning."""
 
 
 @tool
 def check_reference(run: Run) -> Measured[Reference]:
-    """KL to the reference at step 1, before any update: 0 where the reference is the first policy.
+    """KL to the reference at step 1, before any update, and whether KL comes back to 0 later on.
 
-    Cannot tell: whether other weights or another way of computing them make the difference.
+    At step 1 it is 0 where the reference is the first policy. Later it is 0 again only where policy
+    and reference become one: the reference was loaded from the policy, or the policy from where it
+    began; then reward and entropy are back at their first level as well.
+
+    Cannot tell: whether other weights or another way of computing them make a first KL.
     """
     kl = run.signals.get("kl_ref")
-    first = None if kl is None else kl.at(1)
-    if first is None:
-        raise NoData("no logged KL to the reference at step 1")
-    off = first > OFF
-    return Measured(
-        Reference(kl_first=first, first_bad_step=1 if off else None, from_start=off),
-        f"KL to the reference is {first:.3g} nats per token before any update",
-        sources=run.sources,
-        window=(1, 1),
-        signal="KL before any update",
+    if kl is None:
+        raise NoData("no logged KL to the reference")
+    first = kl.at(1)
+    at = None if run.config.flag("sync_ref_model") else _lowest(kl)
+    if first is None and at is None:
+        raise NoData("no logged KL to the reference at step 1, nor a level of it later on")
+    off = first is not None and first > OFF
+    level = None if at is None else float(np.median(kl.values[at - BEFORE : at]))
+    ratio = None if at is None or not level else float(kl.values[at : at + 2].max()) / level
+    step = None if at is None or ratio is None or ratio >= BACK else int(kl.steps[at])
+    metrics = Reference(
+        kl_first=first,
+        kl_before=_r(level),
+        kl_back=_r(ratio),
+        policy_back=step is not None and _returned(run, step),
+        last_good_step=None if off or step is None or at is None else int(kl.steps[at - 1]),
+        first_bad_step=1 if off else step,
+        from_start=off,
     )
+    told = []
+    if first is not None:
+        told.append(f"KL to the reference is {first:.3g} nats per token before any update")
+    if step is not None and at is not None:
+        told.append(
+            f"KL falls back from {level:.3g} to {kl.values[at]:.3g} nats per token at step {step}"
+        )
+    elif ratio is not None:
+        told.append(f"KL never falls below {ratio:.2g} of its level")
+    return Measured(
+        metrics,
+        "; ".join(told),
+        sources=run.sources,
+        window=(int(kl.steps[0]), int(kl.steps[-1])),
+        signal="KL before any update" if off or step is None else "KL to the reference",
+    )
+
+
+def _lowest(kl: Signal) -> int | None:
+    """Index at which two steps in a row are lowest against the level before them."""
+    n = len(kl.values)
+    if n < BEFORE + 2:
+        return None
+    levels = np.median(np.lib.stride_tricks.sliding_window_view(kl.values, BEFORE), axis=1)
+    at = np.arange(BEFORE, n - 1)
+    level = levels[at - BEFORE]
+    here = np.maximum(kl.values[at], kl.values[at + 1])
+    away = level > LEVEL
+    if not away.any():
+        return None
+    ratio = np.where(away, here / np.where(away, level, 1.0), np.inf)
+    return int(at[np.argmin(ratio)])
+
+
+def _returned(run: Run, step: int) -> bool:
+    """Whether what had moved since the beginning is at least half way back there at a step."""
+    shares = []
+    for name in ("reward_mean", "entropy"):
+        signal = run.signals.get(name)
+        if signal is None:
+            continue
+        before = signal.values[signal.steps < step][-BEFORE:]
+        after = signal.values[signal.steps >= step][:NEXT]
+        start = signal.values[:OPENING]
+        if len(before) < BEFORE or len(after) < NEXT:
+            continue
+        moved = float(start.mean() - np.median(before))
+        if abs(moved) > 3 * robust_sd(before):
+            shares.append(float(after.mean() - np.median(before)) / moved)
+    return max(shares, default=0.0) > 0.5
+
+
+def _r(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

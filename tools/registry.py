@@ -77,6 +77,7 @@ _MODULES = (
     "kl_budget",
     "lengths",
     "loss_identity",
+    "loss_scatter",
     "loss_terms",
     "masks",
     "norms",
@@ -88,6 +89,7 @@ _MODULES = (
     "recompute",
     "reference",
     "reward_parts",
+    "resumes",
     "rollout_text",
     "rows",
     "schedule",
@@ -95,6 +97,7 @@ _MODULES = (
     "step_size",
     "stock",
     "surprise",
+    "unscored",
     "variety",
     "window",
 )
