@@ -471,7 +471,15 @@ def test_what_a_check_that_only_informs_lacks_is_not_asked_for(verdict: MakeVerd
     found = verdict(means=None)
     assert found.outcome == "healthy"
     assert found.requests == ()
-    assert [(n.layer, n.check) for n in found.not_checked] == [("records", "means")]
+    (left,) = found.not_checked
+    assert (left.layer, left.check, left.why) == ("records", "means", "no means to be read")
+
+
+def test_what_would_decide_a_check_stands_beside_why_it_did_not(verdict: MakeVerdict) -> None:
+    found = verdict(rows=None)
+    asked = {(n.layer, n.check): n.needs for n in found.not_checked}
+    assert asked["records", "rows"] == found.requests[0].need
+    assert asked["probability", "same"] == "", "it waits for the layer before it, as it says"
 
 
 def test_a_finding_behind_a_waiver_is_conditional_and_not_of_high_confidence(
