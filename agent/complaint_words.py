@@ -196,7 +196,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"(?:not|n't|never|no longer|stop(?:s|ped)?|nothing is|without) ?(?:really |even |being )?"
         r"(?:learn(?:s|ing|ed|t)?|improv\w+|converg\w+)|learn(?:s|ed)? nothing"
         r"|no (?:more |real |further )?(?:progress|learning|improvement)|plateau\w*"
-        rf"|{_LEARNER} (?:\w+ )?(?:stall\w*|stagnat\w*|flat\w*|stuck|stop(?:s|ped)(?! call))"
+        rf"|{_LEARNER} (?:\w+ )?(?:stall\w*|stagnat\w*|flat\w*|stuck)"
+        r"|(?:learning|progress|improvement) (?:\w+ )?stop(?:s|ped)"
         rf"|is (?:it|{_LEARNER}) (?:\w+ )?(?:training|learning|stuck)",
         "不学|学不[动到会]|没学|停止学习|不收敛|平台期|没有?进展|训(?:练)?不动|不再提升",
     ),

@@ -83,8 +83,7 @@ def conclude(
     unanswered = left_open(claims, checks, seen)
     unused = [w.layer for w in waivers if w.layer not in waived]
     about_step = book.about_step if ask.noticed_step is not None else ()
-    # Beside a finding it would only distract what else was looked for.
-    answers = list(answers_to(claims, about_step, [] if findings else checks, seen))
+    answers = list(answers_to(claims, about_step, checks, seen, brief=bool(findings)))
     not_judged = [] if findings else unjudged(book.complaints, ask.symptoms, seen)
     if not_judged:
         answers.append(
