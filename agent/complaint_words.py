@@ -229,7 +229,7 @@ ALONE: dict[str, re.Pattern[str]] = {
     ),
     "reward_hacking": _words(
         r"reward[- ]hack(?:s|ed|ing)?|hack(?:s|ed|ing) (?:the |its |our )?reward"
-        r"|gam(?:es|ed|ing) the (?:reward|verifier|judge)",
+        r"|gam(?:es|ed|ing) (?:the|my|our|its) (?:reward|verifier|judge|checker|grader)",
         "奖励作弊|奖励黑客|刷奖励|骗奖励",
     ),
     "kl_missing": _words(
