@@ -72,7 +72,11 @@ def show_memo(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Print a memo, or where its page lies."""
+    """Print a memo, or where its page lies.
+
+    On a terminal a long one is shown by your pager (`PAGER`, else `less`); `PAGER=cat` prints it.
+    """
+    from firstbad.agent.console import page
     from firstbad.agent.incident import find
     from firstbad.agent.plain import plain
     from firstbad.tools.errors import UserError
@@ -89,7 +93,7 @@ def show_memo(
     elif html and not md:
         say(plain(paths["html"], one_line=True))
     else:
-        say(plain(found.markdown_file.read_text(encoding="utf-8")).rstrip("\n"))
+        page(plain(found.markdown_file.read_text(encoding="utf-8")).rstrip("\n"))
 
 
 def _row(incident: Incident) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def _merged(symptoms: list[str]) -> Iterator[str]:
             continue
         if symptom == "reward_zero" and "reward_drop" in symptoms:
             continue
+        if symptom == "reward_flat" and "reward_zero" in symptoms:
+            continue
         if _is_vague(symptom, symptoms):
             continue
         yield symptom

@@ -196,7 +196,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"(?:not|n't|never|no longer|stop(?:s|ped)?|nothing is|without) ?(?:really |even |being )?"
         r"(?:learn(?:s|ing|ed|t)?|improv\w+|converg\w+)|learn(?:s|ed)? nothing"
         r"|no (?:more |real |further )?(?:progress|learning|improvement)|plateau\w*"
-        rf"|{_LEARNER} (?:\w+ )?(?:stall\w*|stagnat\w*|flat\w*|stuck|stop(?:s|ped)(?! call))"
+        rf"|{_LEARNER} (?:\w+ )?(?:stall\w*|stagnat\w*|flat\w*|stuck)"
+        r"|(?:learning|progress|improvement) (?:\w+ )?stop(?:s|ped)"
         rf"|is (?:it|{_LEARNER}) (?:\w+ )?(?:training|learning|stuck)",
         "不学|学不[动到会]|没学|停止学习|不收敛|平台期|没有?进展|训(?:练)?不动|不再提升",
     ),
@@ -228,7 +229,7 @@ ALONE: dict[str, re.Pattern[str]] = {
     ),
     "reward_hacking": _words(
         r"reward[- ]hack(?:s|ed|ing)?|hack(?:s|ed|ing) (?:the |its |our )?reward"
-        r"|gam(?:es|ed|ing) the (?:reward|verifier|judge)",
+        r"|gam(?:es|ed|ing) (?:the|my|our|its) (?:reward|verifier|judge|checker|grader)",
         "奖励作弊|奖励黑客|刷奖励|骗奖励",
     ),
     "kl_missing": _words(

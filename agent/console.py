@@ -22,6 +22,17 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def page(text: str) -> None:
+    """Print a text; one longer than the screen goes through a pager, as in git or man."""
+    if not is_terminal(sys.stdout) or text.count("\n") < shutil.get_terminal_size().lines:
+        print(text)
+        return
+    import pydoc
+
+    os.environ.setdefault("LESS", "FRX")  # leave what was shown on the screen, as git does
+    pydoc.pager(text)
+
+
 def paint(text: str, *styles: str) -> str:
     """Text in colour, on a terminal that may have it; no empty text is painted."""
     if not (text and styles and is_terminal(sys.stdout)) or os.environ.get("NO_COLOR"):

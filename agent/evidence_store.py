@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from firstbad import __version__
 from firstbad.agent.incident import Incident
+from firstbad.agent.listing import bounded
 from firstbad.agent.progress import OnProgress, Progress, silent
 from firstbad.agent.reading import saved_evidence
 from firstbad.tools.errors import ToolInputError
@@ -61,9 +62,13 @@ class EvidenceStore:
 
 
 def measure(run: Run, tool: str, args: Mapping[str, Scalar], evidence_id: str) -> Evidence:
-    """Run a tool; settings that this run gives no value for are missing data, not a bug."""
+    """Run a tool; settings that this run gives no value for are missing data, not a bug.
+
+    Long lists of files are kept as one source each.
+    """
     try:
-        return run_tool(tool, run, args, evidence_id=evidence_id)
+        found = run_tool(tool, run, args, evidence_id=evidence_id)
+        return found.model_copy(update={"sources": bounded(found.sources)})
     except ToolInputError as error:
         return Evidence(
             id=evidence_id,

@@ -29,13 +29,21 @@ def claims_made(claims: Iterable[Claim], symptoms: Sequence[str]) -> list[Claim]
 
 
 def answers_to(
-    claims: Iterable[Claim], about_step: Iterable[Note], checks: Sequence[CheckResult], seen: Seen
+    claims: Iterable[Claim],
+    about_step: Iterable[Note],
+    checks: Sequence[CheckResult],
+    seen: Seen,
+    *,
+    brief: bool = False,
 ) -> Iterator[str]:
-    """What the record says to the step that was named and to the claims."""
+    """What the record says to the step that was named and to the claims.
+
+    `brief`, for beside a finding, leaves out what else was looked for where numbers answer.
+    """
     passed = _direct(checks)
     yield from (fill(note.say, seen) for note in about_step if all_hold(note.when, seen))
     for claim in claims:
-        if told := "".join(_told(claim, passed, seen)):
+        if told := "".join(_told(claim, {} if brief and claim.measure else passed, seen)):
             yield f"The complaint says that {claim.says}{told}"
 
 

@@ -16,7 +16,7 @@ from firstbad.playbooks.complaints import (
     unjudged,
 )
 from firstbad.playbooks.fill import fill
-from firstbad.playbooks.gate import Seen, all_hold, observe
+from firstbad.playbooks.gate import Seen, all_hold, observe, why_undecided
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Layer, Pointer
 from firstbad.playbooks.requests import requests_of
@@ -82,9 +82,8 @@ def conclude(
     claims = claims_made(book.complaints, ask.symptoms)
     unanswered = left_open(claims, checks, seen)
     unused = [w.layer for w in waivers if w.layer not in waived]
-    answers = list(
-        answers_to(claims, book.about_step if ask.noticed_step is not None else (), checks, seen)
-    )
+    about_step = book.about_step if ask.noticed_step is not None else ()
+    answers = list(answers_to(claims, about_step, checks, seen, brief=bool(findings)))
     not_judged = [] if findings else unjudged(book.complaints, ask.symptoms, seen)
     if not_judged:
         answers.append(
@@ -177,7 +176,7 @@ def conclude(
         ),
         waivers=tuple(waivers),
         not_checked=(
-            *_not_checked(checks),
+            *_not_checked(by_check, checks, seen, ask),
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
@@ -402,12 +401,28 @@ def _notes(layers: Sequence[Layer], checks: Sequence[CheckResult], seen: Seen) -
                 yield from (fill(n.say, seen) for n in check.notes if all_hold(n.when, seen))
 
 
-def _not_checked(checks: Sequence[CheckResult]) -> Iterable[NotChecked]:
-    for check in checks:
-        if check.outcome in ("not_reached", "inconclusive"):
-            yield NotChecked(
-                layer=check.layer, check=check.check, why=check.message or check.reason
+def _not_checked(
+    by_check: Mapping[tuple[str, str], Check],
+    checks: Sequence[CheckResult],
+    seen: Seen,
+    ask: Ask,
+) -> Iterable[NotChecked]:
+    """Checks that were not read or decided nothing: why, and what would decide them."""
+    for result in checks:
+        if result.outcome not in ("not_reached", "inconclusive"):
+            continue
+        asked: Sequence[Request] = ()
+        if result.outcome == "inconclusive" and result.reason != "tool_error":
+            check = by_check[result.layer, result.check]
+            asked = requests_of(
+                check, seen, layer=result.layer, framework=ask.framework, run=ask.run
             )
+        yield NotChecked(
+            layer=result.layer,
+            check=result.check,
+            why=why_undecided(result),
+            needs="; ".join(request.need for request in asked),
+        )
 
 
 def _requests(

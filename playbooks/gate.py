@@ -8,6 +8,7 @@ from typing import Literal
 from firstbad.playbooks.model import Alternative, Bounds, Check
 from firstbad.playbooks.results import CheckResult, Clause, Number, Outcome, Reason
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.numbers import number
 
 Seen = Mapping[str, Evidence]
 """Evidence by alias."""
@@ -84,7 +85,9 @@ def judge(
         for alternative in check.gate:
             needs = compare(alternative.needs, "needs", seen)
             if not all(c.held is True for c in needs):
-                missing = missing or tuple(c for c in needs if c.held is not True)
+                lacks = tuple(c for c in needs if c.held is not True)
+                # What is told is the alternative that was nearest to deciding.
+                missing = lacks if not missing or len(lacks) < len(missing) else missing
                 # What was looked for and not found: the bound that a later pass rests on.
                 passed_over += tuple(
                     c.model_copy(update={"role": "looked_for"}) for c in needs if c.held is False
@@ -122,6 +125,27 @@ def judge(
         message=message,
         excludes_not=excludes_not if outcome == "pass" else "",
     )
+
+
+def why_undecided(result: CheckResult) -> str:
+    """Why a check decided nothing, without the figures that were measured on the way.
+
+    Those stand among its clauses; beside "not checked" they would read like a result.
+    """
+    doubts = [c for c in result.clauses if c.role == "doubt_if" and c.held is True]
+    unmet = [c for c in result.clauses if c.role == "needs" and c.held is False]
+    if result.outcome != "inconclusive" or result.reason == "tool_error":
+        return result.message or result.reason
+    if doubts:
+        bounds = " and ".join(_bound(c) for c in doubts)
+        return f"in doubt: {bounds}, which neither passes nor names a fault"
+    if unmet:
+        return f"too little to decide: needs {' and '.join(_bound(c) for c in unmet)}"
+    return result.message or result.reason
+
+
+def _bound(clause: Clause) -> str:
+    return f"`{clause.measure}` {clause.op} {number(float(clause.limit))}"
 
 
 def _unmet(clauses: tuple[Clause, ...], seen: Seen) -> str:

@@ -153,6 +153,8 @@ class NotChecked(Record):
     layer: str
     check: str
     why: str
+    needs: str = ""
+    """Evidence that would decide it, where the playbook names some."""
 
 
 class Waiver(Record):

@@ -70,13 +70,17 @@ class Table(Record):
 
 
 class Source(Record):
-    """A file (or part of one) that a measurement was read from."""
+    """A file (or part of one) that a measurement was read from, or many of one folder."""
 
     kind: str
     ref: str
-    """Path relative to the run's root."""
+    """Path relative to the run's root; of many files the first by name."""
     digest: str | None = None
-    """`sha256:` and the first 16 hex digits; None when a folder of many files is meant."""
+    """`sha256:` and the first 16 hex digits; None where a file could not be read again. Of many
+    files it is taken over the name and digest of each, in the order of their names."""
+    files: int = 1
+    last: str | None = None
+    """Of many files the last by name."""
 
 
 class StepWindow(Record):

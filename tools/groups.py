@@ -111,6 +111,11 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         rows=tuple((*(int(v) for v in table[i, :5]), round(float(table[i, 5]), 4)) for i in shown),
         cut_rows=len(table) - len(shown),
     )
+    every = ""
+    if binary and table[:, 3].sum() == groups:
+        every = f"; not one answer in any of the {int(groups):,} groups is right"
+    elif binary and table[:, 2].sum() == groups:
+        every = f"; every answer in all of the {int(groups):,} groups is right"
     predicted_text = (
         ""
         if predicted is None
@@ -120,7 +125,7 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         metrics,
         f"`{name}`, groups of {size}: all right {percent(metrics.all_right_first)} -> "
         f"{percent(metrics.all_right_last)}, all wrong {percent(metrics.all_wrong_first)} -> "
-        f"{percent(metrics.all_wrong_last)} (first and last third){predicted_text}",
+        f"{percent(metrics.all_wrong_last)} (first and last third){every}{predicted_text}",
         tables=(per_step,),
         window=(int(table[0, 0]), int(table[-1, 0])),
         signal="groups without contrast",

@@ -27,7 +27,7 @@ from firstbad.agent.memo.record import (
     other_finding,
     pairs,
 )
-from firstbad.agent.memo.sources import folders
+from firstbad.agent.memo.sources import described, files_of
 from firstbad.agent.memo.text import (
     Md,
     block,
@@ -48,9 +48,6 @@ from firstbad.playbooks.results import Verdict
 from firstbad.tools.evidence import Evidence
 from firstbad.tools.numbers import number
 from firstbad.tools.run import Run
-
-FEW, MANY = 12, 200
-"""Files of a list that a memo names: Markdown beside the evidence, and both under Files."""
 
 _WINDOWS = {
     "onset": "onset found",
@@ -89,7 +86,7 @@ def build_memo(
     page, text = environments()
     known = dict.fromkeys(evidence)
     html = page.get_template("memo.html.j2").render(
-        v=view, known=known, style=Markup(style), style_digest=digest, many=MANY
+        v=view, known=known, style=Markup(style), style_digest=digest
     )
     return Memo(
         markdown=_tidy(text.get_template("memo.md.j2").render(v=view)),
@@ -129,7 +126,7 @@ def environments() -> tuple[Environment, Environment]:
         **settings,
     )
     text.filters.update(code=code, block=block, written=Md)
-    text.globals.update(md=Md, few=FEW, many=MANY)
+    text.globals.update(md=Md)
     return page, text
 
 
@@ -159,8 +156,7 @@ def _view(
     first = first_page(verdict, evidence, reading)
     cited = focus(verdict)
     shown_pairs, pairs_note = pairs(evidence, cited)
-    all_files = folders(evidence)
-    listed = {id_: evidence_view(e, verdict, all_files) for id_, e in evidence.items()}
+    listed = {id_: evidence_view(e, verdict) for id_, e in evidence.items()}
     walk = tuple(layers(verdict, loaded))
     return View(
         title=f"{first.word}: {one_line(first.cause or verdict.run)}",
@@ -200,7 +196,9 @@ def _view(
             if leading is not None and leading.cause in d.causes
         ),
         evidence=tuple(listed.values()),
-        folders=all_files,
+        files=tuple(
+            (Row(described(s), s.digest or "not read again"), s.kind) for s in files_of(evidence)
+        ),
         reading=tuple(r.text for r in reading),
         glossary=words_used(_told(first, walk, evidence)),
         about=tuple(_about(verdict)),

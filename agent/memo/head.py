@@ -335,7 +335,8 @@ def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
     """What was not read, checks with the same reason in one row."""
     by_why: dict[str, list[str]] = {}
     for item in items:
-        by_why.setdefault(item.why, []).append(f"{item.layer}.{item.check}")
+        needs = f". Would decide: {item.needs}" if item.needs else ""
+        by_why.setdefault(item.why + needs, []).append(f"{item.layer}.{item.check}")
     return (Row(names(places), why) for why, places in by_why.items())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from firstbad.agent.memo.head import refutation, role
-from firstbad.agent.memo.sources import Folder, reads
+from firstbad.agent.memo.sources import reads
 from firstbad.agent.memo.tables import grid
 from firstbad.agent.memo.text import brief, cut, one_line, tool_command
 from firstbad.agent.memo.view import EvidenceView, FindingView, Pair, Side
@@ -109,7 +109,7 @@ def other_finding(finding: Finding, verdict: Verdict) -> FindingView:
     )
 
 
-def evidence_view(found: Evidence, verdict: Verdict, all_files: Sequence[Folder]) -> EvidenceView:
+def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
     """One piece of evidence, with what recomputes it."""
     window = found.window
     onset = verdict.first_bad
@@ -135,7 +135,7 @@ def evidence_view(found: Evidence, verdict: Verdict, all_files: Sequence[Folder]
             for table in tables
         ),
         grids=tuple(grid(table, around, is_bad=is_bad, most=ALL_ROWS) for table in tables),
-        reads=reads(found, all_files),
+        reads=reads(found.sources),
         command=one_line(tool_command(found.tool, verdict.run, found.args)),
     )
 

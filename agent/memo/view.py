@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from firstbad.agent.memo.head import FirstPage
 from firstbad.agent.memo.plots import Plot
-from firstbad.agent.memo.sources import Folder, Reads
 from firstbad.agent.memo.tables import Grid
 from firstbad.agent.memo.text import Cut
 from firstbad.agent.memo.words import Row
@@ -91,7 +90,8 @@ class EvidenceView:
     focus_grids: tuple[Grid, ...]
     """A few rows of each table, those around the first bad step."""
     grids: tuple[Grid, ...]
-    reads: tuple[Reads, ...]
+    reads: str
+    """Files that it was read from."""
     command: str
 
 
@@ -132,7 +132,8 @@ class View:
     ruled_out: tuple[str, ...]
     decisions: tuple[Decision, ...]
     evidence: tuple[EvidenceView, ...]
-    folders: tuple[Folder, ...]
+    files: tuple[tuple[Row, str], ...]
+    """What was read, with its digest, and its kind."""
     reading: tuple[str, ...]
     """What was noticed while the run was opened."""
     glossary: tuple[Row, ...]

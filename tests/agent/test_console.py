@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
 import sys
 
 import pytest
@@ -7,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firstbad.agent import console
-from firstbad.agent.console import cells, paint, table, wrap
+from firstbad.agent.console import cells, page, paint, table, wrap
 
 
 @given(st.text(alphabet="ab 奖励\u0301", max_size=60), st.integers(2, 20))
@@ -45,3 +49,28 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
 def test_no_line_ends_between_a_number_and_its_unit() -> None:
     assert wrap("it is 77 % of all", 9) == ["it is", "77 % of", "all"]
     assert wrap("up to 0.1 nats", 9) == ["up to", "0.1 nats"]
+
+
+@pytest.mark.parametrize(("lines", "paged"), [(400, True), (3, False)])
+def test_a_text_longer_than_the_screen_goes_through_the_pager(lines: int, paged: bool) -> None:
+    main, terminal = pty.openpty()
+    code = f"from firstbad.agent.console import page; page('\\n'.join(['word'] * {lines}))"
+    env = {**os.environ, "PAGER": "tr a-z A-Z", "TERM": "xterm", "LINES": "24"}
+    env |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    env.pop("MANPAGER", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=terminal, stdout=terminal, stderr=terminal, env=env
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux ends a terminal that nobody holds so
+            while piece := os.read(main, 4096):
+                shown += piece
+    os.close(main)
+    assert process.returncode == 0, shown
+    assert shown.split() == [b"WORD" if paged else b"word"] * lines
+
+
+def test_a_text_in_a_pipe_is_never_paged(capsys: pytest.CaptureFixture[str]) -> None:
+    page("word\n" * 400)
+    assert capsys.readouterr().out == "word\n" * 400 + "\n"

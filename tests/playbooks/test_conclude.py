@@ -309,6 +309,23 @@ def test_a_claim_stays_open_while_one_of_its_checks_has_no_direct_evidence(
     assert "`probability.same` (" in found.answers[0]
 
 
+def test_beside_a_finding_a_question_is_answered_and_numbers_stand_alone(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    asked = {"symptom": "mask_doubt", "says": "it is wrong", "answered_by": ["probability.same"]}
+    fell = {k: v for k, v in FELL.items() if k != "contradicted_if"}
+    found = verdict(
+        book=small.book(complaints=[asked, fell]),
+        symptoms=("mask_doubt", "reward_drop"),
+        around=around(0.8, 0.6, -5.0),
+        rate=JUMP,
+    )
+    assert found.outcome == "incident"
+    question, numbers = found.answers
+    assert "`probability.same` (" in question
+    assert numbers.endswith("standard errors lower).")
+
+
 @pytest.mark.parametrize(("at", "outcome"), [(60, "healthy"), (None, "undetermined")])
 def test_what_is_explained_does_not_stay_open(
     verdict: MakeVerdict, small: SimpleNamespace, at: int | None, outcome: str
@@ -502,7 +519,15 @@ def test_what_a_check_that_only_informs_lacks_is_not_asked_for(verdict: MakeVerd
     found = verdict(means=None)
     assert found.outcome == "healthy"
     assert found.requests == ()
-    assert [(n.layer, n.check) for n in found.not_checked] == [("records", "means")]
+    (left,) = found.not_checked
+    assert (left.layer, left.check, left.why) == ("records", "means", "no means to be read")
+
+
+def test_what_would_decide_a_check_stands_beside_why_it_did_not(verdict: MakeVerdict) -> None:
+    found = verdict(rows=None)
+    asked = {(n.layer, n.check): n.needs for n in found.not_checked}
+    assert asked["records", "rows"] == found.requests[0].need
+    assert asked["probability", "same"] == "", "it waits for the layer before it, as it says"
 
 
 def test_a_finding_behind_a_waiver_is_conditional_and_not_of_high_confidence(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.playbooks.gate import all_hold, compare, decide, judge, observe
+from firstbad.playbooks.gate import all_hold, compare, decide, judge, observe, why_undecided
 from firstbad.playbooks.model import Alternative, Check
 from firstbad.playbooks.results import CheckResult
 from firstbad.tools.evidence import Evidence
@@ -129,6 +129,31 @@ def test_where_no_way_is_open_the_strongest_one_s_needs_are_shown(
     assert found.message == "no logged to be read"
     plain = judged(check(*TWO, request="bring rows"), seen(rows={"n": 3}, logged={"n": 0}))
     assert plain.message == "not enough to decide: rows was read", "in words, not in clauses"
+
+
+def test_the_nearest_way_is_told_where_none_is_open(seen: Seen, check: MakeCheck) -> None:
+    far = {"needs": {"rows.n": ">= 10", "rows.bad": "== 1", "logged.n": ">= 9"}}
+    near = {"needs": {"rows.n": ">= 5", "logged.n": ">= 9"}}
+    found = judged(check(far, near), seen(rows={"n": 7, "bad": 0}, logged={"n": 5}))
+    assert [(c.measure, c.limit) for c in found.clauses] == [("logged.n", 9)]
+
+
+def test_why_a_check_decided_nothing_is_told_without_what_it_measured(
+    seen: Seen, check: MakeCheck
+) -> None:
+    short = judged(check(*TWO), seen(rows={"n": 3}, logged={"n": 0}))
+    assert why_undecided(short) == "too little to decide: needs `rows.n` >= 10"
+    doubt = {"needs": {"rows.n": ">= 1"}, "doubt_if": {"rows.bad": "> 0.5"}}
+    found = judged(check(doubt), seen(rows={"n": 3, "bad": 0.7}))
+    assert found.outcome == "inconclusive"
+    assert why_undecided(found) == (
+        "in doubt: `rows.bad` > 0.5, which neither passes nor names a fault"
+    )
+    # What the tool says of data that is not there stays, as does a layer that is in the way.
+    absent = judged(check(*TWO), seen(rows=None, logged=None))
+    assert why_undecided(absent) == absent.message == "no logged to be read; no rows to be read"
+    blocked = judged(check(*TWO), seen(), blocked_by=("window",))
+    assert why_undecided(blocked) == "not read: depends on window"
 
 
 def test_a_tool_that_broke_is_told(seen: Seen, check: MakeCheck) -> None:

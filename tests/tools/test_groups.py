@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.groups import outcome_part, predicted_share
+from firstbad.tools.registry import run_tool
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "count_zero_variance"
@@ -90,6 +91,19 @@ def test_all_wrong_from_the_start(simulate: MakeRun, measure: Measure) -> None:
     assert found["from_start"]
     assert found["share_all_wrong"] == 1
     assert found["predicted_last"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0.0, "not one answer in any of the"), (1.0, "every answer in all of the")]
+)
+def test_that_no_group_or_every_group_is_right_is_said(
+    simulate: MakeRun, value: float, said: str
+) -> None:
+    run = simulate(1, edit=lambda d: d.rewards["correct"].fill(value))
+    assert said in run_tool(TOOL, run, {}, evidence_id="E1").summary
+    other = run_tool(TOOL, simulate(1), {}, evidence_id="E1").summary
+    assert "not one answer" not in other
+    assert "every answer" not in other
 
 
 def test_a_part_that_only_ever_gave_minus_one_is_all_wrong(
