@@ -157,7 +157,7 @@ class TrainedTokens:
         self._padding = r is not None and r > 0.6 and bool(np.median(extra[off]) > 0)
 
     def _trained(self, batch: RolloutBatch, n: FloatArray) -> BoolArray:
-        """(R,) rows in the loss: where cut ones are masked, not the longest, as many as were cut."""
+        """(R,) rows in the loss: where cut ones are masked, as many of the longest are not."""
         share = self._cut.at(batch.step) if self._cut is not None else None
         kept = np.ones(len(n), bool)
         cut = round((share or 0.0) * len(n))
