@@ -8,6 +8,7 @@ import numpy as np
 
 from firstbad.tools.rewards import group_index, total_reward
 from firstbad.tools.run import BoolArray, RolloutBatch, Run
+from firstbad.tools.segments import stated_from
 
 LOOKED_AT = 20
 """Steps that the question is answered from, spread over the run."""
@@ -52,8 +53,11 @@ def rows_complete(run: Run) -> bool | None:
 def whole_groups(run: Run, batch: RolloutBatch) -> BoolArray:
     """(R,) rows of groups that hold as many completions as the config generates for a prompt.
 
-    All rows where the config doesn't say how many that is.
+    All rows where the config doesn't say how many that is, or says it of a later launch alone.
     """
+    stated = stated_from(run, "num_generations")
+    if stated is not None and batch.step < stated:
+        return np.ones(len(batch), bool)
     wanted = run.config.number("num_generations") or 1
     index, size = group_index(batch.group)
     whole: BoolArray = size[index] >= wanted

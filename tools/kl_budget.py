@@ -6,11 +6,11 @@ import numpy as np
 
 from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, total_reward
 from firstbad.tools.run import Run
+from firstbad.tools.segments import HeldToSettings, since, stated_from
 
 LOOSE = 0.1
 """Nats per token that leave a policy room to move."""
@@ -18,7 +18,7 @@ PINNED = 0.3
 """Used share beyond which the run counts as pinned, and that from its first step."""
 
 
-class KlBudget(Dated):
+class KlBudget(HeldToSettings):
     """How much of the KL that a converged policy may spend is spent."""
 
     beta: float
@@ -43,9 +43,14 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
     A converged KL-regularised policy has KL per sequence of about E[A^2] / (2 beta^2), so a share
     near 1 with flat reward and contrast left means that beta holds the policy in place.
 
+    Where launches state different weights, only the last one is measured.
+
     Cannot tell: anything while probabilities have not passed; the share rises in wrecked runs too.
     """
     beta = run.config.number("beta")
+    start = stated_from(run, "beta")
+    if start is not None:
+        run = since(run, start)
     kl = run.signals.get("kl_ref")
     length = run.signals.get("completion_length_mean")
     reward = run.signals.get("reward_mean")
@@ -84,7 +89,8 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         contrast=round(float(np.mean(spreads)), 6),
         kl_share_of_loss=share,
         first_bad_step=int(kl.steps[0]) if used > PINNED else None,
-        from_start=used > PINNED,
+        from_start=used > PINNED and start is None,
+        settings_from_step=start,
     )
     return Measured(
         metrics,

@@ -14,6 +14,7 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_correlation, group_spread, reward_weights
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run, Signal
+from firstbad.tools.segments import HeldToSettings, since, stated_from
 from firstbad.tools.stats import level_shift
 from firstbad.tools.token_counts import TokenCounts
 
@@ -21,7 +22,7 @@ PAYS, GROWS = 0.4, 1.3
 """Within-group correlation with length, and growth of the length, that count as pay for length."""
 
 
-class Truncation(Dated):
+class Truncation(HeldToSettings):
     """Share of cut completions, and where lengths stand against the cap."""
 
     n_steps: int
@@ -46,9 +47,14 @@ class Truncation(Dated):
 def check_truncation(run: Run) -> Measured[Truncation]:
     """Share of completions that end without a stop token, against the completion cap.
 
+    Where launches state different caps, only the last one is measured.
+
     Cannot tell: a cap that is right for rambling answers from one that cuts good ones; read the
     rows.
     """
+    held_from = stated_from(run, "max_completion_length")
+    if held_from is not None:
+        run = since(run, held_from)
     rate = run.signals.get("truncation_rate")
     if rate is None or len(rate.values) < 5:
         raise NoData("no logged share of truncated completions")
@@ -75,7 +81,8 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         first_bad_step=int(rate.steps[at.latest if at and not start else 0])
         if at or start
         else None,
-        from_start=start,
+        from_start=start and held_from is None,
+        settings_from_step=held_from,
         sampled=at is not None and not start and at.earliest < at.latest,
     )
     return Measured(

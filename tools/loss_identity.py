@@ -111,11 +111,14 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         cut = _right_until(terms)
         worst = 1 if cut else 0
         side = terms.cut(slice(cut, n))
+        joint = _joint_fit(side)
         from_start = not cut and _wrong(terms.cut(slice(0, n // 3)))
     first = int(side.steps[0]) if off else None
     late = off and not cut and not from_start
     if late:  # the first steps tell nothing: it began no later than where the steps so far show it
         first = int(terms.steps[_shown_by(terms) - 1])
+    clear = _told_good(terms, cut) if off and cut and worst == 1 else 0
+    good = int(terms.steps[clear - 1]) if clear else None
     metrics = LossIdentity(
         n_steps=n,
         whole_loss=terms.whole,
@@ -141,10 +144,10 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         joint_correlation=joint.correlation,
         capture_correlation=_capture_correlation(run, side),
         token_agreement=counts.agreement,
-        last_good_step=int(terms.steps[cut - 1]) if off and cut and worst == 1 else None,
+        last_good_step=good,
         first_bad_step=first,
         from_start=from_start,
-        sampled=late,
+        sampled=late or (first is not None and _between(run, good, cut - clear, first)),
     )
     shown = np.unique(np.linspace(0, n - 1, min(n, 120)).astype(int))
     table = Table(
@@ -163,6 +166,27 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         window=(int(terms.steps[0]), int(terms.steps[-1])),
         signal="slope of logged against recomputed loss",
     )
+
+
+def _told_good(terms: LossTerms, cut: int) -> int:
+    """Number of first steps up to the last one before `cut` that the loss after it does not fit.
+
+    A step whose terms are near 0 has the same loss with the fault and without.
+    """
+    columns = {"policy": terms.policy, "kl": terms.kl}
+    after = {name: term[cut:] for name, term in columns.items()}
+    fit, _ = _least_squares(after, terms.logged[cut:])
+    noise = float(np.std(terms.logged[:cut] - terms.predicted[:cut]))
+    level = float(np.mean(terms.logged[cut:] - sum(fit[n] * t for n, t in after.items())))
+    fitted = level + sum(fit[name] * term for name, term in columns.items())
+    apart = np.abs(terms.logged - fitted)[:cut] > 3 * noise
+    return int(np.flatnonzero(apart)[-1]) + 1 if apart.any() else 0
+
+
+def _between(run: Run, good: int | None, unclear: int, bad: int) -> bool:
+    """Whether steps lie between the two that were logged and not read, or told nothing."""
+    steps = run.signals.steps
+    return unclear > 0 or (good is not None and bool(((steps > good) & (steps < bad)).any()))
 
 
 def _summary(m: LossIdentity, change: int) -> str:
@@ -226,10 +250,11 @@ def _slope_change(terms: LossTerms) -> int:
     """Index at which the slope through the origin changes; 0 when one slope fits as well.
 
     Two slopes are accepted when they cut the squared error to less than half and differ by more
-    than a tenth.
+    than a tenth. Of fewer than 20 steps each side may have six, and the error must fall to a fifth.
     """
     x, y = terms.predicted, terms.logged
-    n, margin = len(x), 10
+    n = len(x)
+    margin, share = (10, 0.5) if n >= 20 else (FEWEST // 2, 0.2)
     if n < 2 * margin:
         return 0
     xx, xy, yy = np.cumsum(x * x), np.cumsum(x * y), np.cumsum(y * y)
@@ -241,7 +266,7 @@ def _slope_change(terms: LossTerms) -> int:
     error = np.where(np.isfinite(left + right), left + right, np.inf)
     whole = float(yy[-1] - xy[-1] ** 2 / xx[-1])
     best = int(np.argmin(error))
-    if not error[best] < 0.5 * whole or whole <= 1e-4 * float(yy[-1]):
+    if not error[best] < share * whole or whole <= 1e-4 * float(yy[-1]):
         return 0
     cut = int(cuts[best])
     slopes = xy[cut - 1] / xx[cut - 1], right_xy[best] / right_xx[best]
@@ -291,14 +316,15 @@ def _right_until(terms: LossTerms) -> int:
     joint fit. KL is small early on, so a term that turns shows late and in no slope.
     """
     n, margin = len(terms.logged), FEWEST // 2
-    if n < 3 * margin:
+    if n < 2 * margin:
         return 0
+    share = 0.8 if n >= 3 * margin else 0.2  # three terms fit a few steps anyhow
     rest = (terms.logged - terms.predicted) ** 2
     before = np.cumsum(rest)
     best, error = 0, float(_left(terms))
     for cut in np.unique(np.linspace(margin, n - margin, 200).astype(int)):
         total = float(before[cut - 1]) + _left(terms.cut(slice(int(cut), n)))
-        if total < (error if best else 0.8 * error):
+        if total < (error if best else share * error):
             best, error = int(cut), total
     return best
 

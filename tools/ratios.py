@@ -10,7 +10,7 @@ from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import FloatArray, Run, Signal
-from firstbad.tools.segments import HeldToSettings, held_to_settings
+from firstbad.tools.segments import OF_THE_UPDATES, HeldToSettings, held_to_settings
 from firstbad.tools.stats import first_of_run
 
 RATIO_NOISE = 1e-3
@@ -53,7 +53,7 @@ class Ratios(HeldToSettings):
 
 
 @tool
-@held_to_settings("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+@held_to_settings(*OF_THE_UPDATES)
 def check_ratios(run: Run) -> Measured[Ratios]:
     """Ratios and clip fractions against what the number of updates per batch allows.
 

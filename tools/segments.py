@@ -29,6 +29,7 @@ OF_THE_BATCH = (
     "per_device_train_batch_size",
     "steps_per_generation",
 )
+OF_THE_UPDATES = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
 OF_THE_ADVANTAGE = ("num_generations", "reward_weights", "scale_rewards")
 OF_THE_LOSS = (
     *OF_THE_BATCH,
@@ -84,6 +85,17 @@ def held_to_settings(*names: str) -> Callable[[F], F]:
 def resumes(run: Run) -> list[int]:
     """Steps at which the run was resumed, in order."""
     return sorted({e.step for e in run.events if e.kind == "resume" and e.step is not None})
+
+
+def stated_from(run: Run, *names: str) -> int | None:
+    """Step from which the settings on file speak, where launches state different `names`.
+
+    None where they speak for all steps, as far as is known.
+    """
+    changed = run.config.changed
+    if changed is None or changed.isdisjoint(names):
+        return None
+    return max(resumes(run), default=None)
 
 
 def since(run: Run, step: int) -> Run:

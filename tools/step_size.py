@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.ratios import updates_per_batch
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
+from firstbad.tools.segments import OF_THE_UPDATES, HeldToSettings, stated_from
 
 NEAR = 10
 
 
-class StepSize(Dated):
+class StepSize(HeldToSettings):
     """Growth of KL, norm and entropy, and what a resume did to them."""
 
     n_steps: int
@@ -46,7 +46,8 @@ class StepSize(Dated):
 def check_step_size(run: Run) -> Measured[StepSize]:
     """KL, gradient norm, entropy and reward running away together; and a jump right after a resume.
 
-    Levels of KL and entropy alone are no fault; together with a lost reward they are.
+    Levels of KL and entropy alone are no fault; together with a lost reward they are. Updates per
+    batch explain only what began in the launch that states them.
 
     Cannot tell: why the steps are too bold (rate, reuse, state); one-variable experiments can.
     """
@@ -67,7 +68,11 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     updates = updates_per_batch(run)
     resume = _resume(run)
     alarm = (late is not None and late > 0.2) or (kl_peak is not None and kl_peak > 0.5)
-    reuse = updates is not None and updates > 2 and alarm and lost is not None and lost > 0.2
+    began = _first(kl, lost_at)
+    stated = stated_from(run, *OF_THE_UPDATES)
+    own = stated is None or (began is not None and began >= stated)
+    much = updates is not None and updates > 2
+    reuse = own and much and alarm and lost is not None and lost > 0.2
     runaway = not reuse and (
         kl_peak is not None
         and kl_peak > 0.5
@@ -76,7 +81,7 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         and ((growth or 0) > 3 or (change or 0) > 0.4)
     )
     jump = bool(resume and (resume[1] or 0) > 4 and (resume[2] or 0) > 0.02)
-    first = _first(kl, lost_at) if runaway or reuse else (resume[0] if jump and resume else None)
+    first = began if runaway or reuse else (resume[0] if jump and resume else None)
     rate = run.signals.get("learning_rate")
     steps = norm.steps
     metrics = StepSize(
@@ -94,6 +99,7 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         resume_kl_factor=_r(resume[1]) if resume else None,
         resume_norm_factor=_r(resume[3]) if resume else None,
         resume_jump=jump,
+        settings_from_step=stated,
         first_bad_step=first,
         last_good_step=None if first is None or first <= int(steps[0]) else first - 1,
         from_start=first is not None and first <= int(steps[0]) + NEAR and not jump,

@@ -286,7 +286,12 @@ def _unread(verdict: Verdict) -> str:
     if undecided:
         told.append(f"{_counted(undecided)} (no or too little data)")
     walked = {(c.layer, c.check) for c in verdict.checks}
-    if unbuilt := [n.layer for n in verdict.not_checked if (n.layer, n.check) not in walked]:
+    layers = {layer for layer, _ in walked}
+    if unbuilt := [
+        f"{n.layer}.{n.check}" if n.layer in layers else n.layer
+        for n in verdict.not_checked
+        if (n.layer, n.check) not in walked
+    ]:
         told.append(f"{names(list(dict.fromkeys(unbuilt)))} (not built in this version)")
     return "; ".join(told) or "nothing that the playbook asks for was left out"
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.run import Capture, RolloutBatch, Run
+from firstbad.tools.run import Capture, RolloutBatch, Rollouts, Run
 
 TOOL = "check_loss_identity"
 ONSET = 31
@@ -147,6 +147,38 @@ def test_a_factor_is_named_and_dated(
     assert found["factor"] == (None if named is None else pytest.approx(named))
     assert found["factor_is_accumulation"] is accumulation
     assert found["slope_deviation"] == pytest.approx(max(factor, 1 / factor) - 1, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", ["factor", "sign"])
+def test_a_change_in_the_few_steps_whose_completions_are_left(
+    simulate: MakeRun, measure: Measure, seed: int, fault: str
+) -> None:
+    """Completions of every eighth step: seven on one side, eight on the other."""
+
+    def log(values: Values, steps: Steps) -> None:
+        kl = 0.04 * values["kl_ref"]
+        values["kl_ref"][steps >= 60] *= 5
+        policy = np.where(steps < 60, 1, 2 if fault == "factor" else -1) * (values["loss"] - kl)
+        both = 2 if fault == "factor" else 1
+        values["loss"][:] = policy + 0.04 * values["kl_ref"] * np.where(steps < 60, 1, both)
+
+    def sparse(run: Run) -> Run:
+        kept = {b.step: b for b in run.rollouts.batches() if not b.step % 8}
+        rollouts = Rollouts(list(kept), lambda steps: map(kept.__getitem__, steps))
+        return replace(run, rollouts=rollouts)
+
+    found = measure(TOOL, sparse(simulate(seed, steps=120, log=log)))
+    assert found["n_steps"] == 15
+    assert 48 <= found["last_good_step"] < 60 <= found["first_bad_step"] <= 72
+    assert found["sampled"]
+    if fault == "sign":
+        assert found["policy_coefficient"] == pytest.approx(-1, abs=0.1)
+    else:
+        assert found["factor"] == 2
+    sound = measure(TOOL, sparse(simulate(seed, steps=120)))
+    assert sound["slope"] == pytest.approx(1, abs=0.01)
+    assert sound["first_bad_step"] is None
 
 
 def test_a_factor_from_the_start(simulate: MakeRun, measure: Measure) -> None:

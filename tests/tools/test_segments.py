@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from firstbad.tools.completeness import whole_groups
 from firstbad.tools.run import Event, Rollouts, Run, Signals
 
 RESUME, LAST = 31, 60
@@ -202,3 +203,98 @@ def test_halves_of_larger_groups_are_no_repeated_prompts(
         found = measure(tool, run)
         assert (found["first_bad_step"], found["settings_from_step"]) == (None, RESUME)
         assert measure(tool, replace(run, events=()))["from_start"]
+
+
+# ------------------------------------------------------- tools that read one launch or the other
+
+
+def relaunched(run: Run, *changed: str) -> Run:
+    """The run, resumed at `RESUME` with other values of some settings."""
+    event = Event("resume", RESUME, "resumed", "log")
+    return replace(
+        run, config=replace(run.config, changed=frozenset(changed)), events=(*run.events, event)
+    )
+
+
+def test_a_kl_weight_holds_for_its_own_launch(
+    make_run: MakeRun, batch: Callable[..., Any], measure: Measure
+) -> None:
+    """KL of 0.04 under a small weight, then 0.001 under the one of 0.2 that is on file."""
+    batches = [
+        batch(s, rewards={"correct": [1, 0, 1, 0]}, advantage=[1, -1, 1, -1])
+        for s in range(1, LAST + 1)
+    ]
+    steps = np.arange(1, LAST + 1)
+    run = make_run(
+        rollouts=batches,
+        signals={
+            "kl_ref": np.where(steps < 55, 0.2, 0.001),
+            "completion_length_mean": np.full(LAST, 50.0),
+            "reward_mean": 0.5 + 0.1 * (steps % 2),
+        },
+        config={"beta": 0.2},
+    )
+    late = replace(run, events=(Event("resume", 46, "resumed", "log"),))
+    late = replace(late, config=replace(run.config, changed=frozenset({"beta"})))
+    mixed, own = measure("measure_kl_budget", run), measure("measure_kl_budget", late)
+    assert mixed["kl_late"] > 0.1
+    assert own["kl_late"] == pytest.approx(0.001)
+    assert (mixed["settings_from_step"], own["settings_from_step"]) == (None, 46)
+    assert own["first_bad_step"] is None
+    seed_alone = replace(late, config=replace(run.config, changed=frozenset({"seed"})))
+    assert measure("measure_kl_budget", seed_alone) == mixed
+
+
+def test_a_cap_holds_for_its_own_launch(make_run: MakeRun, measure: Measure) -> None:
+    steps = np.arange(1, LAST + 1)
+    run = make_run(
+        signals={"truncation_rate": np.where(steps < RESUME, 0.9, 0.0)},
+        config={"max_completion_length": 256},
+    )
+    whole = measure("check_truncation", run)
+    assert (whole["truncated_first"], whole["from_start"]) == (pytest.approx(0.9), True)
+    own = measure("check_truncation", relaunched(run, "max_completion_length"))
+    assert (own["truncated_first"], own["first_bad_step"]) == (0, None)
+    assert own["settings_from_step"] == RESUME
+
+
+@pytest.mark.parametrize("onset", [15, 40])
+def test_updates_per_batch_explain_only_their_own_launch(
+    make_run: MakeRun, measure: Measure, onset: int
+) -> None:
+    steps = np.arange(1, LAST + 1)
+    after = steps >= onset
+    run = make_run(
+        signals={
+            "grad_norm_preclip": np.where(after, 4.0, 1.0),
+            "kl_ref": np.where(after, 1.0, 0.02),
+            "entropy": np.full(LAST, 1.0),
+            "reward_mean": np.where(after, 0.1, 0.8),
+        },
+        config={"num_iterations": 4, "gradient_accumulation_steps": 1, "steps_per_generation": 1},
+    )
+    assert measure("check_step_size", run)["reuse_alarm"]
+    found = measure("check_step_size", relaunched(run, "num_iterations"))
+    assert (found["reuse_alarm"], found["runaway"]) == (onset > RESUME, onset < RESUME)
+    assert found["first_bad_step"] == onset
+    assert found["settings_from_step"] == RESUME
+
+
+def test_a_group_size_holds_for_its_own_launch(
+    make_run: MakeRun, batch: Callable[..., Any]
+) -> None:
+    """Groups of four before the resume, of eight after it; the settings on file say eight."""
+    rows = [
+        batch(
+            s,
+            rewards={"correct": [1, 0] * 4},
+            group=[0] * 4 + [1] * 4 if s < RESUME else [0] * 8,
+        )
+        for s in (RESUME - 1, RESUME)
+    ]
+    run = make_run(rollouts=rows, config={"num_generations": 8})
+    earlier, later = run.rollouts.batches()
+    assert not whole_groups(run, earlier).any()
+    told = relaunched(run, "num_generations")
+    assert whole_groups(told, earlier).all()
+    assert whole_groups(told, later).all()
