@@ -56,8 +56,8 @@ def measure_form_pay(run: Run) -> Measured[FormPay]:
         right_over_wrong=round(float(gaps.mean()), 6),
         right_over_wrong_first=round(float(first.mean()), 6),
         right_over_wrong_last=round(float(last.mean()), 6),
-        quiet_step=steps[shift.earliest - 1] if since and shift else None,
-        first_bad_step=None if since is None else steps[shift.latest if since and shift else 0],
+        quiet_step=steps[since - 1] if since else None,
+        first_bad_step=None if since is None else steps[since],
         from_start=since == 0,
         gradual=True,
     )
