@@ -20,6 +20,8 @@ ASTRAY = 0.1
 
 Token counts estimated from texts keep it below 0.03; with a quarter of the rows left out it is 0.43
 on average, and below 0.1 in one step of five."""
+SILENT = 3
+"""Steps in a row that may stray no farther than sound ones although rows are left out."""
 AHEAD, MOST = 10, 0.6
 """Of so many steps from an onset on, at least this share is astray."""
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.09, 0.3
@@ -64,7 +66,8 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
     missing = None
     if LEAST_LEFT_OUT <= distance <= MOST_LEFT_OUT:
         missing = (1 - math.sqrt(max(0.0, 1 - 4 * distance))) / 2
-    dated = start is not None and missing is not None
+    onset = start if missing is not None else None
+    opens = onset is not None and onset <= SILENT
     steps = terms.steps.astype(int).tolist()
     metrics = LossScatter(
         n_steps=len(steps),
@@ -72,11 +75,10 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
         distance=round(distance, 6),
         rows_missing=None if missing is None else round(missing, 4),
         accumulation_steps=run.config.number("gradient_accumulation_steps"),
-        # One step of five strays no farther than a sound one: the one before may be of that kind.
-        last_good_step=steps[start - 2] if dated and start is not None and start >= 2 else None,
-        first_bad_step=steps[start] if dated and start is not None else None,
-        from_start=dated and start is not None and start < 2,
-        sampled=dated and start is not None and start >= 2,
+        last_good_step=None if onset is None or opens else steps[onset - 1 - SILENT],
+        first_bad_step=None if onset is None else steps[0 if opens else onset],
+        from_start=opens,
+        sampled=onset is not None and not opens,
     )
     text = (
         f"the logged loss strays from the recomputed one by {math.sqrt(distance):.2g} spreads over "
@@ -84,8 +86,8 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
     )
     if missing is not None:
         text += f", as if {percent(missing)} of the rows did not reach it"
-    if dated and start is not None:
-        text += f", from step {steps[start]} on"
+    if onset is not None:
+        text += f", from step {metrics.first_bad_step} on"
     return Measured(
         metrics,
         text,

@@ -50,6 +50,21 @@ def test_the_step_at_which_answers_begin_to_be_cut(make_run: MakeRun, measure: M
     assert found["cap"] is found["length_over_cap"] is found["masked_by_config"] is None
 
 
+@pytest.mark.parametrize(("longest", "fell"), [(40.0, True), (13.0, False)])
+def test_a_cap_that_came_down(
+    make_run: MakeRun, measure: Measure, longest: float, fell: bool
+) -> None:
+    # From step 31 on no answer is longer than 13 tokens; before it the longest one was, or was not.
+    signals = {
+        "truncation_rate": step_up(0.0, 0.7),
+        "completion_length_max": [longest] * (ONSET - 1) + [13.0] * (61 - ONSET),
+    }
+    found = measure(CUT, make_run(signals=signals))
+    assert found["cap_fell"] is fell
+    assert found["truncated_before"] == pytest.approx(0.02, abs=0.03)
+    assert found["truncated_after"] == pytest.approx(0.72, abs=0.03)
+
+
 def test_cut_from_the_start(make_run: MakeRun, measure: Measure) -> None:
     found = measure(CUT, make_run(signals={"truncation_rate": [0.9] * 30}))
     assert found["from_start"]

@@ -141,3 +141,15 @@ def test_order_of_groups_and_step_numbers_do_not_matter(
     after = measure(TOOL, changed.shift_steps(moved, by))
     del before["offset_over_spread"], after["offset_over_spread"]  # over a spread of rounding
     assert after == pytest.approx(changed.dates_moved(before, by), abs=1e-4)
+
+
+@pytest.mark.parametrize(("coefficient", "over"), [(0.15, True), (0.001, False)])
+def test_a_declared_bonus_is_weighed(
+    simulate: MakeRun, measure: Measure, coefficient: float, over: bool
+) -> None:
+    run = simulate(1, log=bonus(coefficient), config={"entropy_coef": coefficient})
+    found = measure(TOOL, run)
+    assert not found["entropy_term"], "what the config states is no hidden term"
+    assert found["declared_coefficient"] == coefficient
+    assert (found["declared_over_policy"] > 3) is over
+    assert found["entropy_rise"] > 1

@@ -24,6 +24,48 @@ def test_another_reference_is_one_from_the_start(
     assert (found["first_bad_step"], found["from_start"]) == (first_bad, first_bad == 1)
 
 
-def test_without_the_first_step(make_run: MakeRun, missing: Callable[..., str]) -> None:
+def history(back: bool, returned: bool = False) -> dict[str, list[float]]:
+    """KL that wanders off from 0, and from step 31 on begins anew, as reward does where asked."""
+    moving = [0.002 * min(s, 20) + 0.004 * (s % 3) for s in range(60)]
+    reward = [0.4 + 0.01 * s + 0.005 * (s % 2) for s in range(60)]
+    if back:
+        moving[30:] = [0.0, 0.0001, *(0.001 * s for s in range(28))]
+    if returned:
+        reward[30:] = reward[:30]
+    return {"kl_ref": moving, "reward_mean": reward}
+
+
+def test_a_reference_loaded_from_the_policy(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(signals=history(back=True)))
+    assert found["kl_back"] == pytest.approx(0.0001 / found["kl_before"], abs=1e-4)
+    assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
+    assert not found["policy_back"]
+    assert not found["from_start"]
+
+
+def test_a_policy_loaded_from_the_beginning_is_told_apart(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, make_run(signals=history(back=True, returned=True)))
+    assert found["policy_back"]
+    assert found["first_bad_step"] == 31
+
+
+def test_kl_that_wanders_is_no_return(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(signals=history(back=False)))
+    assert found["kl_back"] > 0.02
+    assert found["first_bad_step"] is None
+    # A single low step is noise of a small batch.
+    signals = history(back=False)
+    signals["kl_ref"][40] = 0.0
+    assert measure(TOOL, make_run(signals=signals))["first_bad_step"] is None
+
+
+def test_a_reference_that_is_meant_to_follow(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(signals=history(back=True), config={"sync_ref_model": True}))
+    assert found["kl_back"] is found["first_bad_step"] is None
+
+
+def test_without_kl(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "KL" in missing(TOOL, make_run())
-    assert "step 1" in missing(TOOL, make_run(signals={"kl_ref": [0.2] * 20}, first_step=100))
+    assert "step 1" in missing(TOOL, make_run(signals={"kl_ref": [0.2] * 8}, first_step=100))

@@ -1,0 +1,70 @@
+"""Rows that a reward function gave no score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "count_unscored"
+ONSET = 31
+
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+nan = float("nan")
+
+
+def no_verdict(share: float, onset: int, stop: int = 99) -> Callable[[SimpleNamespace], None]:
+    """A verifier that gives no verdict on a share of the rows, from a step on."""
+
+    def edit(d: SimpleNamespace) -> None:
+        if onset <= d.step < stop:
+            d.rewards["correct"][d.rng.random(len(d.group)) < share] = np.nan
+
+    return edit
+
+
+def test_hand_counted_rows(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    # Of two groups of four, one row of the first has no score; the second is another task's.
+    rows = [
+        batch(s, rewards={"correct": [1, 0, nan, 0, nan, nan, nan, nan]}, size=4)
+        for s in range(1, 7)
+    ]
+    found = measure(TOOL, make_run(rollouts=rows, config={"num_generations": 4}))
+    assert (found["n_rows"], found["share"], found["share_largest"]) == (48, 0.125, 0.125)
+    assert (found["first_bad_step"], found["from_start"], found["weight"]) == (1, True, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_verifier_that_begins_to_fail(simulate: MakeRun, measure: Measure, seed: int) -> None:
+    found = measure(TOOL, simulate(seed, edit=no_verdict(0.3, ONSET, 46)))
+    assert found["share"] == pytest.approx(0.3, abs=0.06)
+    assert found["share_before"] == 0
+    assert found["first_bad_step"] == ONSET
+    assert found["last_good_step"] == ONSET - 1
+
+
+def test_a_rare_failure_is_not_dated(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=no_verdict(0.005, 1)))
+    assert 0 < found["share"] < 0.02
+    assert found["first_bad_step"] is None
+
+
+def test_a_part_of_another_task_is_none(simulate: MakeRun, measure: Measure) -> None:
+    # Rows of every other prompt belong to a task that this part does not judge.
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["correct"][d.group % 2 == 1] = np.nan
+
+    found = measure(TOOL, simulate(2, edit=edit))
+    assert found["share"] == found["share_largest"] == 0
+    assert found["first_bad_step"] is None
+
+
+def test_without_scores(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "reward" in missing(TOOL, make_run())
