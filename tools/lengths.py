@@ -15,7 +15,7 @@ from firstbad.tools.rewards import group_correlation, group_spread, reward_weigh
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run, Signal
 from firstbad.tools.segments import HeldToSettings, since, stated_from
-from firstbad.tools.stats import level_shift
+from firstbad.tools.stats import Shift, level_shift
 from firstbad.tools.token_counts import TokenCounts
 
 PAYS, GROWS = 0.4, 1.3
@@ -32,7 +32,7 @@ class Truncation(HeldToSettings):
     truncated_last: float
     truncated_largest: float
     truncated_before: float | None
-    """Before the share rises at once, and after it; None where it does not."""
+    """Before the share rises at once, over all launches, and after it; None where it does not."""
     truncated_after: float | None
     cap_fell: bool | None
     """Where it rises: no completion is as long any more as some were just before, so the cap came
@@ -52,6 +52,7 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     Cannot tell: a cap that is right for rambling answers from one that cuts good ones; read the
     rows.
     """
+    whole = run
     held_from = stated_from(run, "max_completion_length")
     if held_from is not None:
         run = since(run, held_from)
@@ -61,10 +62,11 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     length = run.signals.get("completion_length_mean")
     cap = run.config.number("max_completion_length")
     first, _, last = (float(v.mean()) for v in np.array_split(rate.values, 3))
-    shift = level_shift(rate.values, margin=min(5, len(rate.values) // 2))
-    at = None
-    if shift is not None and shift.after > 0.3 and shift.after > 2 * shift.before + 0.1:
-        at = shift
+    at = _rise(rate)
+    rise = _rise(whole.signals.known[rate.name])
+    fell = None if rise is None else _cap_fell(whole, rise)
+    if fell:  # that one launch has another cap than the one before is what it is about
+        rate, at, held_from = whole.signals.known[rate.name], rise, None
     start = float(rate.values[: max(3, len(rate.values) // 10)].mean()) > 0.5
     metrics = Truncation(
         n_steps=len(rate.values),
@@ -72,9 +74,9 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         truncated_first=_r(first),
         truncated_last=_r(last),
         truncated_largest=_r(float(rate.values.max())),
-        truncated_before=_r(at.before) if at else None,
-        truncated_after=_r(at.after) if at else None,
-        cap_fell=_cap_fell(run, int(rate.steps[at.latest])) if at else None,
+        truncated_before=_r(rise.before) if rise else None,
+        truncated_after=_r(rise.after) if rise else None,
+        cap_fell=fell,
         length_over_cap=_over(length, cap),
         masked_by_config=run.config.flag("mask_truncated_completions"),
         last_good_step=int(rate.steps[at.earliest - 1]) if at and not start else None,
@@ -93,11 +95,19 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     )
 
 
-def _cap_fell(run: Run, step: int) -> bool | None:
-    """Whether the longest completion since a step is shorter than that of the ten steps before."""
+def _rise(rate: Signal) -> Shift | None:
+    """Where the share of cut answers rises at once to more than a third or so, or None."""
+    shift = level_shift(rate.values, margin=min(5, len(rate.values) // 2))
+    rises = shift is not None and shift.after > 0.3 and shift.after > 2 * shift.before + 0.1
+    return shift if rises else None
+
+
+def _cap_fell(run: Run, rise: Shift) -> bool | None:
+    """Whether the longest completion since a rise is shorter than that of the ten steps before."""
     longest = run.signals.get("completion_length_max")
     if longest is None:
         return None
+    step = run.signals.known["truncation_rate"].steps[rise.latest]
     before = longest.values[longest.steps < step][-10:]
     after = longest.values[longest.steps >= step]
     return bool(after.max() < before.max()) if len(before) and len(after) else None

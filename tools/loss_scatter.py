@@ -22,7 +22,7 @@ Token counts estimated from texts keep it below 0.03; with a quarter of the rows
 on average, and below 0.1 in one step of five."""
 SILENT = 3
 """Steps in a row that may stray no farther than sound ones although rows are left out."""
-AHEAD, MOST = 10, 0.6
+AHEAD, MOST = 10, 0.5
 """Of so many steps from an onset on, at least this share is astray."""
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.09, 0.3
 """Squared distance that rows left out can explain: q (1 - q), from one micro-batch of eight to a

@@ -42,9 +42,14 @@ def compare_resumes(run: Run) -> Measured[ResumeHolds]:
 
     Cannot tell: weights of a few steps earlier, whose figures are those of the last ones.
     """
-    found = [(step, *moved) for step in resumes(run) if (moved := _at(run, step)) is not None]
-    if not found:
+    if not {"reward_mean", "entropy"} <= run.signals.known.keys():
+        raise NoData("no logged reward and entropy to compare at a resume")
+    every = resumes(run)
+    found = [(step, *moved) for step in every if (moved := _at(run, step)) is not None]
+    if every and not found:
         raise NoData("no resume with ten logged steps of reward and entropy before it")
+    if not found:
+        return Measured(ResumeHolds(n_resumes=0, return_sds=0.0, length_sds=0.0), "no resume")
     step, sds, length = max(found, key=lambda resume: resume[1])
     back = sds >= SURE
     reward = run.signals.get("reward_mean")

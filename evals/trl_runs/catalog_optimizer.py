@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firstbad.evals.trl_runs.plan import M2, M3, Run, Segment, fault, resumed
+from firstbad.evals.trl_runs.plan import M2, M3, M6, M7, Run, Segment, fault, resumed
 
 OPTIMIZER: tuple[Run, ...] = (
     fault(
@@ -127,5 +127,51 @@ OPTIMIZER: tuple[Run, ...] = (
         "The text gets strange late in the run and entropy goes to the floor.",
         start=M3,
         config={"beta": 0.0, "learning_rate": 0.0006},
+    ),
+    fault(
+        "dipper",
+        7030,
+        "infra.resume",
+        41,
+        "The resume at 40 loads the weights of checkpoint-20; optimizer and counters are of 40.",
+        "Reward fell back after the resume.",
+        start=M6,
+        config={"max_steps": 80, "save_steps": 20, "learning_rate": 3e-4},
+        trainer="OlderWeights",
+        fault={"weights": 20},
+        segments=resumed(Segment(), at=40),
+    ),
+    fault(
+        "merlin",
+        7003,
+        "opt.reference_model",
+        41,
+        "At the resume at 40 the reference is loaded from the checkpoint, not from the base model.",
+        "KL fell after the resume.",
+        start=M6,
+        config={"beta": 0.1, "learning_rate": 2e-4, "max_steps": 80, "save_steps": 40},
+        trainer="ReferenceFromCheckpoint",
+        segments=resumed(Segment(), at=40),
+    ),
+    fault(
+        "linnet",
+        7021,
+        "cfg.completion_cap",
+        41,
+        "max_completion_length is 13 instead of 40 after the resume at 40.",
+        "Reward fell after the resume.",
+        start=M7,
+        config={"max_steps": 80, "save_steps": 40},
+        segments=resumed(Segment(config={"max_completion_length": 13}), at=40),
+    ),
+    fault(
+        "rail",
+        7024,
+        "opt.entropy_bonus",
+        None,
+        "An entropy bonus of 0.15 is in the config.",
+        "Entropy rises.",
+        start=M6,
+        config={"entropy_coef": 0.15, "max_steps": 80},
     ),
 )

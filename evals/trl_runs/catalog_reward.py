@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firstbad.evals.trl_runs import rewards
-from firstbad.evals.trl_runs.plan import M2, M3, Run, fault, on, staged
+from firstbad.evals.trl_runs.plan import M2, M3, M7, Run, fault, on, staged
 
 REWARD: tuple[Run, ...] = (
     fault(
@@ -143,5 +143,15 @@ REWARD: tuple[Run, ...] = (
         "Total reward keeps rising but the answers get worse.",
         config={"reward_weights": [1.0, 1.5, 0.2], "learning_rate": 0.0003},
         make_rewards=rewards.short_form,
+    ),
+    fault(
+        "tern",
+        7018,
+        "reward.verifier_outage",
+        33,
+        "The verifier gives no verdict (None) on 30 % of the rows in steps 33 to 59.",
+        "Reward is odd for a while.",
+        start=M7,
+        make_rewards=lambda: rewards.no_verdict(33, 60, 0.3),
     ),
 )

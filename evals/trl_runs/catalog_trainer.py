@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firstbad.evals.trl_runs.plan import M2, M3, Run, fault, on, rows
+from firstbad.evals.trl_runs.plan import M2, M3, M7, Run, fault, on, rows
 from firstbad.evals.trl_runs.task import WarmStart
 
 TRAINER: tuple[Run, ...] = (
@@ -244,5 +244,21 @@ TRAINER: tuple[Run, ...] = (
         start=M3,
         config={"learning_rate": 0.0003},
         trainer="EosUntrained",
+    ),
+    fault(
+        "avocet",
+        7036,
+        "grad.missing_microbatch",
+        7,
+        "The last of 4 micro-batches is multiplied by 0 in the loss.",
+        "grad_norm is low.",
+        start=M7,
+        config={
+            "max_steps": 80,
+            "per_device_train_batch_size": 12,
+            "gradient_accumulation_steps": 4,
+            "loss_type": "bnpo",
+        },
+        trainer="LastMicroBatchSkipped",
     ),
 )

@@ -98,7 +98,7 @@ def make_run(run: Run, out: Path, warm_folder: Path) -> Path:
         write_rows(target / "data" / name, part[:1000])
     with _working_in(target):
         trainer = _train(run, [part if part is not None else files[0] or [] for part in files])
-        _collect(trainer, keep_last=len(run.segments) > 1)
+        _collect(trainer, keep_all=len(run.segments) > 1)
     versions = {m.__name__: m.__version__ for m in (trl, transformers, torch)}
     (target / "README.md").write_text(README.format(name=run.name, **versions), encoding="utf-8")
     return target
@@ -159,7 +159,7 @@ def _working_in(path: Path) -> Iterator[None]:
         handler.close()
 
 
-def _collect(trainer: Any, *, keep_last: bool) -> None:
+def _collect(trainer: Any, *, keep_all: bool) -> None:
     """Keep what a person would hand over and drop the rest; event files lose the host's name."""
     args = json.dumps(trainer.args.to_dict(), indent=1, sort_keys=True)
     Path("args.json").write_text(args, encoding="utf-8")
@@ -167,11 +167,11 @@ def _collect(trainer: Any, *, keep_last: bool) -> None:
     Path("model_config.json").write_text(config, encoding="utf-8")
     shutil.move("out/trainer_state.json", "trainer_state.json")
     shutil.move("out/completions", "completions")
-    for name in ["checkpoint-60"] + ["checkpoint-120"] * keep_last:
-        kept = [Path("out", name, file) for file in CHECKPOINT_FILES]
-        for file in filter(Path.exists, kept):
-            Path(name).mkdir(exist_ok=True)
-            shutil.copy(file, name)
+    saved = sorted(Path("out").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+    for checkpoint in saved if keep_all else saved[:1]:
+        for file in filter(Path.exists, (checkpoint / name for name in CHECKPOINT_FILES)):
+            Path(checkpoint.name).mkdir(exist_ok=True)
+            shutil.copy(file, checkpoint.name)
     trainer.processing_class.save_pretrained("tokenizer")
     for number, file in enumerate(sorted(Path("tb").glob("events.out.tfevents.*"))):
         time = file.name.split(".")[3]

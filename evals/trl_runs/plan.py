@@ -14,6 +14,7 @@ RowMaker = Callable[[random.Random], list[Row]]
 Settings = dict[str, Any]
 
 M1, M2, M3 = WarmStart(seed=1), WarmStart(seed=2), WarmStart(seed=3)
+M6, M7 = WarmStart(seed=6), WarmStart(seed=7, digit_noise=0.5, form_noise=0.25)
 PROMPTS = 2000
 
 
@@ -74,9 +75,9 @@ class Run:
     segments: tuple[Segment, ...] = (Segment(),)
 
 
-def resumed(second: Segment) -> tuple[Segment, ...]:
-    """Two segments with a resume at step 60."""
-    return Segment(config={"max_steps": 60}), second
+def resumed(second: Segment, at: int = 60) -> tuple[Segment, ...]:
+    """Two segments with a resume at a step."""
+    return Segment(config={"max_steps": at}), second
 
 
 def on(make: RowMaker) -> tuple[Segment, ...]:
@@ -105,6 +106,7 @@ LAYERS = {
     "data": "records",
     "grad": "accumulation",
     "id": "records",
+    "infra": "records",
     "mask": "masks",
     "num": "numerics",
     "opt": "optimizer",

@@ -48,6 +48,19 @@ def strict_parser(onset: int, longest: int = 4) -> list[RewardFunction]:
     return _replaced("correctness_reward", score)
 
 
+def no_verdict(onset: int, stop: int, share: float) -> list[RewardFunction]:
+    """The verifier's service answers for part of the rows only; the others get None."""
+    rng = random.Random(5)
+
+    def score(completions: list[Any], answer: list[str], **kwargs: Any) -> list[float | None]:
+        scores: list[float | None] = list(task.correctness_reward(completions, answer))
+        if not onset <= _step(kwargs) < stop:
+            return scores
+        return [None if rng.random() < share else score for score in scores]
+
+    return _replaced("correctness_reward", score)
+
+
 def thoughts_required(onset: int) -> list[RewardFunction]:
     """The parser's pattern asks for a thought word before the answer; replies without get 0."""
     pattern = re.compile(r"[a-z] </think> <answer>(.*?)</answer>")

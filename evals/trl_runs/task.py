@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-RewardFunction = Callable[..., list[float]]
+RewardFunction = Callable[..., Sequence[float | None]]
 
 SPECIAL = ("<|pad|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|unk|>")
 THOUGHTS = (

@@ -46,7 +46,7 @@ def trained(
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("share", [0.125, 0.25, 0.5])
+@pytest.mark.parametrize("share", [0.2, 0.25, 0.5])
 def test_the_share_that_is_left_out(
     make_run: MakeRun, batch: MakeBatch, measure: Measure, share: float, seed: int
 ) -> None:
@@ -54,9 +54,8 @@ def test_the_share_that_is_left_out(
     # Sampling without replacement: q (1 - q) of the summed squares, as advantages add up to 0.
     assert found["distance"] == pytest.approx(share * (1 - share), rel=0.5)
     assert found["accumulation_steps"] == 4
-    if found["distance"] > 0.09:
-        assert found["rows_missing"] == pytest.approx(share, abs=0.2)
-        assert found["from_start"]
+    assert found["rows_missing"] == pytest.approx(share, abs=0.25)
+    assert found["from_start"]
 
 
 @pytest.mark.parametrize("seed", range(3))

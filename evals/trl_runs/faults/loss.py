@@ -26,6 +26,15 @@ class LostMicroBatch(LoggedGRPOTrainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
 
+class LastMicroBatchSkipped(LoggedGRPOTrainer):
+    """The last micro-batch of a step is multiplied by 0: an off-by-one in the loop."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        loss = super()._loss_of(model, inputs)
+        count = self.args.gradient_accumulation_steps
+        return loss * 0.0 if self.acting and self._step % count == count - 1 else loss
+
+
 class ZeroedGradients(LoggedGRPOTrainer):
     """Gradients are zeroed after the backward pass instead of before it."""
 

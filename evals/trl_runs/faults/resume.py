@@ -39,3 +39,19 @@ class SecondMomentsLost(LoggedGRPOTrainer):
         if checkpoint is not None:
             for state in self.optimizer.state.values():
                 state["exp_avg_sq"].zero_()
+
+
+class OlderWeights(LoggedGRPOTrainer):
+    """Weights come from the checkpoint `fault["weights"]`, all else from the one resumed from."""
+
+    def _load_from_checkpoint(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_checkpoint(f"out/checkpoint-{self.fault['weights']}", *args, **kwargs)
+
+
+class ReferenceFromCheckpoint(LoggedGRPOTrainer):
+    """The reference is loaded from the checkpoint that is resumed from, not from the base model."""
+
+    def _load_from_checkpoint(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_checkpoint(checkpoint, *args, **kwargs)
+        trained = self.accelerator.unwrap_model(self.model).state_dict()
+        self.ref_model.load_state_dict(trained, strict=False)
