@@ -78,7 +78,7 @@ class Root:
         """Links in the root's own path are followed: the user named it."""
         self.path = path.resolve()
         self.notes: list[Note] = []
-        self._digests: dict[str, str | None] = {}
+        self._sources: dict[str, Source] = {}
         self._run: Run | None = None
 
     def inside(self, path: Path | str) -> Path:
@@ -168,13 +168,14 @@ class Root:
 
     def source(self, file: File, kind: str, data: bytes | None = None) -> Source:
         """The record of a file that something was read from; a file is digested once."""
-        if file.name not in self._digests:
+        known = self._sources.get(file.name)
+        if known is None:
             try:
                 found = digest(data) if data is not None else digest_file(file.path)
             except OSError:  # gone or forbidden by now; that it was asked for stays true
                 found = None
-            self._digests[file.name] = found
-        return Source(kind=kind, ref=file.name, digest=self._digests[file.name])
+            known = self._sources[file.name] = Source(kind=kind, ref=file.name, digest=found)
+        return known if known.kind == kind else known.model_copy(update={"kind": kind})
 
     @cached_property
     def _by_name(self) -> dict[str, File]:
