@@ -94,6 +94,7 @@ _MODULES = (
     "spikes",
     "step_size",
     "stock",
+    "stop_rule",
     "surprise",
     "variety",
     "window",

@@ -391,3 +391,81 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
     assert "the outcome goes from 0.7 to 0.4" in found.claim
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
+
+
+GOES_ON = {
+    "truncated_before": 0.0,
+    "truncated_after": 1.0,
+    "truncated_leap": 1.0,
+    "length_rise": 2.8,
+    "text_rise": 1.05,
+}
+MASKS = {
+    "n_rows": 240,
+    "n_captures_without": 0,
+    "prompt_trained": 0,
+    "share_rows_wrong": 0.0,
+    "share_rows_shifted": 0.0,
+    "padding_trained": 0,
+    "made_after_stop_share": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("stops", "cause"),
+    [
+        (GOES_ON, "mask.eos"),
+        ({**GOES_ON, "text_rise": 2.6}, None),  # the model rambles
+        ({**GOES_ON, "length_rise": 0.8, "text_rise": 0.8}, None),  # a tighter cap
+        ({**GOES_ON, "truncated_leap": 0.1}, None),  # lengths grew into the cap
+        ({**GOES_ON, "truncated_before": 0.9}, None),  # a cap that was too low all along
+        (None, None),
+    ],
+)
+def test_generation_that_runs_on_without_more_text(
+    stops: dict[str, Any] | None, cause: str | None
+) -> None:
+    counted = {"n_steps": 80, "off_steps_share": 0.0}
+    check, seen = check_of("masks", "token_counts"), seen_of(trained=counted, stops=stops)
+    result = judge(check, seen, playbook="crash", layer="masks")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+    if cause:
+        assert build_finding(check, result, seen).confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("masks", "cause"),
+    [
+        ({}, None),
+        ({"padding_trained": 500, "share_rows_wrong": 0.6}, "mask.padding"),
+        (
+            {"padding_trained": 500, "share_rows_wrong": 0.6, "made_after_stop_share": 1.0},
+            "mask.eos",
+        ),
+        (
+            {"padding_trained": 500, "share_rows_wrong": 0.6, "made_after_stop_share": 0.1},
+            "mask.padding",
+        ),
+    ],
+)
+def test_what_is_trained_after_the_stop(masks: dict[str, Any], cause: str | None) -> None:
+    check, seen = check_of("masks", "captured"), seen_of(masks={**MASKS, **masks})
+    result = judge(check, seen, playbook="crash", layer="masks")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        ({}, "fail"),
+        ({"masks": {**MASKS, "padding_trained": 500, "made_after_stop_share": 1.0}}, "pass"),
+        ({"masks": {**MASKS, "padding_trained": 500}}, "fail"),
+        ({"stops": GOES_ON}, "pass"),
+        ({"stops": {**GOES_ON, "text_rise": 2.6}}, "fail"),
+    ],
+)
+def test_rows_that_run_on_behind_their_stop_are_not_cut_by_the_cap(
+    figures: dict[str, Any], outcome: str
+) -> None:
+    cut = {"n_steps": 80, "truncated_first": 0.95}
+    assert judged("records", "completion_cap", cut=cut, **figures).outcome == outcome
