@@ -33,6 +33,8 @@ class LossTerms:
     kl: FloatArray
     """beta x logged KL, zeros where there is none."""
     entropy: FloatArray | None
+    padded: FloatArray
+    """Advantage and KL term over rows times the longest row: padding counted as tokens."""
     whole: bool = True
     """`logged` is the whole loss; False: its policy term, without KL and entropy."""
 
@@ -46,6 +48,7 @@ class LossTerms:
             policy=self.policy[part],
             kl=self.kl[part],
             entropy=entropy,
+            padded=self.padded[part],
         )
 
     @property
@@ -91,7 +94,8 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     h = rows.logged(entropy)
     if whole is not None:  # a declared bonus
         logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
-    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h])
+    padded = _over_padding(run, rows, trained, beta * k)
+    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h, padded])
     table = columns[np.isfinite(columns[:, 1:4]).all(axis=1)]
     if len(table) < fewest:
         raise NoData(
@@ -105,6 +109,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 2],
             table[:, 3],
             None if whole is None or np.isnan(table[:, 4]).any() else table[:, 4],
+            table[:, 5],
             whole is not None,
         ),
         counts,
@@ -169,3 +174,16 @@ def _policy_loss(run: Run, rows: RowTable, n: FloatArray) -> tuple[FloatArray, F
     if kind == "grpo":
         return -np.bincount(rows.step, weights=a, minlength=steps) / rows.size, even
     return np.full(steps, np.nan), even
+
+
+def _over_padding(run: Run, rows: RowTable, n: FloatArray, kl: FloatArray) -> FloatArray:
+    """(S,) loss at ratio 1 summed over tokens, over rows times the longest row of the step.
+
+    `kl` (S,) is the weighed mean per token.
+    """
+    longest = rows.logged(run.signals.get("completion_length_max"))
+    places = rows.size * np.where(np.isfinite(longest), longest, rows.highest(n))
+    tokens = np.bincount(rows.step, weights=n, minlength=len(rows.steps))
+    weighed = np.bincount(rows.step, weights=rows.advantage * n, minlength=len(rows.steps))
+    found: FloatArray = (kl * tokens - weighed) / np.maximum(places, 1.0)
+    return found

@@ -469,3 +469,46 @@ def test_rows_that_run_on_behind_their_stop_are_not_cut_by_the_cap(
 ) -> None:
     cut = {"n_steps": 80, "truncated_first": 0.95}
     assert judged("records", "completion_cap", cut=cut, **figures).outcome == outcome
+
+
+IDENTITY = {
+    "n_steps": 80,
+    "whole_loss": True,
+    "policy_coefficient": 0.69,
+    "kl_coefficient": 0.7,
+    "joint_correlation": 0.997,
+    "correlation_least": 0.997,
+    "slope_worst": 0.69,
+    "slope_deviation": 0.44,
+    "factor": None,
+    "padded_deviation": 0.01,
+    "padded_correlation": 0.9993,
+    "padded_error_ratio": 0.26,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause"),
+    [
+        ({}, "grad.denominator"),
+        ({"correlation_least": 0.9, "joint_correlation": 0.9}, "grad.denominator"),
+        # A constant that happens to be as large as the mean share of padding.
+        ({"padded_correlation": 0.997, "padded_error_ratio": 3.9}, "grad.accumulation_scale"),
+        ({"padded_correlation": 0.997, "padded_error_ratio": None}, "grad.accumulation_scale"),
+        (
+            {"slope_worst": 2.0, "slope_deviation": 1.0, "factor": 2.0, "padded_deviation": 1.9},
+            "grad.accumulation_scale",
+        ),
+        # Nothing is off: that padding would fit as well says nothing.
+        ({"slope_worst": 1.0, "slope_deviation": 0.02}, None),
+        # The policy term alone, whose reduction over micro-batches is not known.
+        ({"whole_loss": False}, None),
+    ],
+)
+def test_padding_in_the_denominator_of_the_loss(figures: dict[str, Any], cause: str | None) -> None:
+    check, seen = (
+        check_of("accumulation", "loss_identity"),
+        seen_of(identity={**IDENTITY, **figures}),
+    )
+    result = judge(check, seen, playbook="crash", layer="accumulation")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
