@@ -83,6 +83,7 @@ _MODULES = (
     "numerics",
     "optimizer_state",
     "precision",
+    "prompt_ids",
     "prompts",
     "ratios",
     "recompute",

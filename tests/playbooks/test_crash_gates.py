@@ -512,3 +512,57 @@ def test_padding_in_the_denominator_of_the_loss(figures: dict[str, Any], cause: 
     )
     result = judge(check, seen, playbook="crash", layer="accumulation")
     assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+
+
+WHOLE = {
+    "from_start": False,
+    "share_rows_cut": 0.0,
+    "tokens_kept": None,
+    "cut_by_setting": False,
+    "n_tokens_scored": 0,
+    "surprise_gap": None,
+    "surprise_gap_z": None,
+}
+CUT = {**WHOLE, "share_rows_cut": 1.0, "tokens_kept": 8, "n_tokens_scored": 2000}
+APART = {"surprise_gap": 0.3, "surprise_gap_z": 8.0}
+BY_PADDING = {"largest": 0.23, "z_largest": 9.0, "padding_dependence": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "surprise", "cause"),
+    [
+        ({**CUT, **APART}, {**QUIET, **BY_PADDING}, "prob.conditioning"),
+        ({**CUT, **APART, "cut_by_setting": True}, QUIET, "prob.conditioning"),
+        (WHOLE, {**QUIET, **BY_PADDING}, "prob.positions"),
+        # The tokens fit the prompt that was cut: the sampler saw no more of it.
+        ({**CUT, "surprise_gap": 0.01, "surprise_gap_z": 0.5}, QUIET, None),
+        # Off alike under whole prompts: that is the sampler, not the prompt.
+        (
+            {**CUT, "surprise_gap": 0.02, "surprise_gap_z": 1.0},
+            {**QUIET, **BY_PADDING},
+            "prob.positions",
+        ),
+        # Without entropies nothing tells; a setting that says so is no fault.
+        ({**CUT, "n_tokens_scored": 0}, None, "prob.conditioning"),
+        ({**CUT, "n_tokens_scored": 0, "cut_by_setting": True}, None, None),
+        ({**CUT, "n_tokens_scored": 0, "from_start": True}, None, None),
+        (WHOLE, QUIET, None),
+        (None, QUIET, None),
+    ],
+)
+def test_a_prompt_that_was_cut_for_the_trainer_alone(
+    given: dict[str, Any] | None, surprise: dict[str, Any] | None, cause: str | None
+) -> None:
+    check, seen = check_of("probability", "sampler"), seen_of(given=given, surprise=surprise)
+    result = judge(check, seen, playbook="crash", layer="probability")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+
+
+@pytest.mark.parametrize(("from_start", "confidence"), [(False, "high"), (True, "medium")])
+def test_a_cut_from_the_start_has_no_whole_prompts_beside_it(
+    from_start: bool, confidence: str
+) -> None:
+    check = check_of("probability", "sampler")
+    seen = seen_of(given={**CUT, **APART, "from_start": from_start}, surprise=QUIET)
+    finding = build_finding(check, judge(check, seen, playbook="crash", layer="probability"), seen)
+    assert (finding.cause, finding.confidence) == ("prob.conditioning", confidence)
