@@ -50,6 +50,13 @@ class LossIdentity(HeldToSettings):
     """`slope_worst` rounded to the nearest whole number or its inverse, within 6 %; else None."""
     factor_is_accumulation: bool | None
     """That factor is the configured number of accumulation steps, or its inverse."""
+    padded_deviation: float
+    """max(slope, 1/slope) - 1 on the worse side, of the logged loss on one that is recomputed with
+    padding in its denominator: all rows times the longest one of the step."""
+    padded_correlation: float
+    padded_error_ratio: float | None
+    """Squared error of that fit over that of the plain one: well below 1 where the factor follows
+    the padding, above 1 where it is a constant. None where the plain fit is exact."""
     policy_coefficient: float | None
     """Of the advantage term in a joint fit on the worse side; 1 expected. None where its standard
     error is above 0.1: for sequence means over whole groups the term is rounding around 0."""
@@ -78,7 +85,8 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     On the first pass over fresh rollouts every ratio is 1, so the loss is -sum(A n)/sum(n) for
     token-mean losses, -mean(A) for sequence-mean ones, -sum(A n)/(B L_max) for a constant
     denominator, plus beta x mean KL. n: completion tokens. A slope that is a whole number or its
-    inverse names a factor; a change of slope dates it.
+    inverse names a factor; a change of slope dates it. One that follows the mean over the longest
+    length of each step tells of padding in the denominator.
 
     Cannot tell: anything from the raw level of the loss; nor where ratio is not 1, or the rows
     trained on are not those written down.
@@ -114,6 +122,8 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         joint = _joint_fit(side)
         from_start = not cut and _wrong(terms.cut(slice(0, n // 3)))
     first = int(side.steps[0]) if off else None
+    padded = _slope_and_r(side.padded, side.logged)
+    plain_error = 1.0 - _fit(side)[1] ** 2
     late = off and not cut and not from_start
     if late:  # the first steps tell nothing: it began no later than where the steps so far show it
         first = int(terms.steps[_shown_by(terms) - 1])
@@ -127,7 +137,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         slope_before=sides[0][0] if len(sides) == 2 else None,
         slope_after=sides[1][0] if len(sides) == 2 else None,
         slope_worst=slope,
-        slope_deviation=round(max(slope, 1 / slope) - 1, 4) if slope > 0.05 else 10.0,
+        slope_deviation=_deviation(slope),
         correlation_before=sides[0][1] if len(sides) == 2 else None,
         correlation_after=sides[1][1] if len(sides) == 2 else None,
         correlation_least=min(abs(s[1]) for s in sides),
@@ -136,6 +146,11 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
             None
             if factor is None or accumulation is None
             else accumulation > 1 and factor in (accumulation, 1 / accumulation)
+        ),
+        padded_deviation=_deviation(padded[0]),
+        padded_correlation=padded[1],
+        padded_error_ratio=(
+            round((1.0 - padded[1] ** 2) / plain_error, 4) if plain_error > 1e-9 else None
         ),
         policy_coefficient=joint.policy,
         kl_coefficient=joint.kl,
@@ -211,12 +226,21 @@ def _r6(value: float) -> float:
 
 
 def _fit(terms: LossTerms) -> tuple[float, float]:
-    """Least-squares slope (with intercept) and correlation of logged on predicted."""
-    r = pearson(terms.predicted, terms.logged)
+    """Slope and correlation of logged on predicted."""
+    return _slope_and_r(terms.predicted, terms.logged)
+
+
+def _slope_and_r(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Least-squares slope (with intercept) and correlation; zeros where one does not vary."""
+    r = pearson(x, y)
     if r is None:
         return 0.0, 0.0
-    slope = r * float(np.std(terms.logged) / np.std(terms.predicted))
-    return round(slope, 4), round(r, 6)
+    return round(r * float(np.std(y) / np.std(x)), 4), round(r, 6)
+
+
+def _deviation(slope: float) -> float:
+    """How far a slope is from 1, either way; 10 for one of 0 or below."""
+    return round(max(slope, 1 / slope) - 1, 4) if slope > 0.05 else 10.0
 
 
 def _badness(fit: tuple[float, float]) -> float:

@@ -36,6 +36,8 @@ class LossTerms:
     spread: FloatArray
     """Root of the summed squares of all rows' advantage terms: how far the loss would move if rows
     were drawn anew."""
+    padded: FloatArray
+    """Advantage and KL term over rows times the longest row: padding counted as tokens."""
     whole: bool = True
     """`logged` is the whole loss; False: its policy term, without KL and entropy."""
 
@@ -50,6 +52,7 @@ class LossTerms:
             kl=self.kl[part],
             entropy=entropy,
             spread=self.spread[part],
+            padded=self.padded[part],
         )
 
     @property
@@ -95,7 +98,8 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     h = rows.logged(entropy)
     if whole is not None:  # a declared bonus
         logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
-    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h, spread])
+    padded = _over_padding(run, rows, trained, beta * k)
+    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h, spread, padded])
     table = columns[np.isfinite(columns[:, 1:4]).all(axis=1)]
     if len(table) < fewest:
         raise NoData(
@@ -110,6 +114,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 3],
             None if whole is None or np.isnan(table[:, 4]).any() else table[:, 4],
             table[:, 5],
+            table[:, 6],
             whole is not None,
         ),
         counts,
@@ -183,3 +188,16 @@ def _policy_loss(
     elif kind not in TOKEN_MEAN:
         weight = np.full(len(n), np.nan)
     return -total(weight) / denominator, np.sqrt(total(weight**2)) / denominator, of_kl
+
+
+def _over_padding(run: Run, rows: RowTable, n: FloatArray, kl: FloatArray) -> FloatArray:
+    """(S,) loss at ratio 1 summed over tokens, over rows times the longest row of the step.
+
+    `kl` (S,) is the weighed mean per token.
+    """
+    longest = rows.logged(run.signals.get("completion_length_max"))
+    places = rows.size * np.where(np.isfinite(longest), longest, rows.highest(n))
+    tokens = np.bincount(rows.step, weights=n, minlength=len(rows.steps))
+    weighed = np.bincount(rows.step, weights=rows.advantage * n, minlength=len(rows.steps))
+    found: FloatArray = (kl * tokens - weighed) / np.maximum(places, 1.0)
+    return found

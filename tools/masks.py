@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
@@ -29,6 +30,9 @@ class Masks(Dated):
     """Prompt tokens in the loss."""
     padding_trained: int
     """Tokens after the first stop in the loss."""
+    made_after_stop_share: float
+    """Of those: sampled ones, which are not the pad id (where no file names it, not the commonest
+    one there): generation went on. A pad id that is a stop token hides repeated stops."""
     completion_untrained: int
     """Completion tokens outside the loss, in rows that are trained at all."""
     rows_untrained: int
@@ -52,6 +56,7 @@ class _Count:
     tokens: int = 0
     prompt: int = 0
     padding: int = 0
+    made: int = 0
     untrained: int = 0
     empty_rows: int = 0
     finished: int = 0
@@ -98,6 +103,7 @@ def check_masks(run: Run) -> Measured[Masks]:
         n_tokens=sum(c.tokens for c in counts),
         prompt_trained=sum(c.prompt for c in counts),
         padding_trained=sum(c.padding for c in counts),
+        made_after_stop_share=_share(sum(c.made for c in counts), sum(c.padding for c in counts)),
         completion_untrained=sum(c.untrained for c in counts),
         rows_untrained=sum(c.empty_rows for c in counts),
         share_rows_stop_untrained=_share(sum(c.stop_untrained for c in counts), finished),
@@ -120,8 +126,8 @@ def check_masks(run: Run) -> Measured[Masks]:
     )
     if wrong:
         text += (
-            f" ({metrics.prompt_trained} prompt and {metrics.padding_trained} padding tokens "
-            f"trained, {metrics.completion_untrained} completion tokens not)"
+            f" ({metrics.prompt_trained} prompt tokens and {metrics.padding_trained} after the "
+            f"first stop trained, {metrics.completion_untrained} completion tokens not)"
         )
     if without:
         text += f"; {without} captures without a loss mask of the shape of the ids"
@@ -157,12 +163,14 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
     differs = 0
     if mask is not None and mask.shape == real.shape:
         differs = int((mask & ~real).any(axis=1).sum())
+    beyond = np.asarray(capture.arrays["token_id"])[loss & ~real]
     count = _Count(
         step=capture.step,
         rows=len(loss),
         tokens=int(real.sum()),
         prompt=int(prompt.sum()),
-        padding=int((loss & ~real).sum()),
+        padding=len(beyond),
+        made=int((beyond != _pad_id(run, beyond)).sum()),
         untrained=int((~loss & real)[trained].sum()),
         empty_rows=int((~trained).sum()),
         finished=int((finished & trained).sum()),
@@ -175,6 +183,14 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
     if wrong.any():
         shown = _token_table(run, capture, loss, real, int(np.argmax(wrong)))
     return count, end.guessed, shown
+
+
+def _pad_id(run: Run, beyond: npt.NDArray[np.generic]) -> int:
+    """The pad id; where no file names it, the commonest of the ids given."""
+    if run.vocabulary is not None and run.vocabulary.pad_id is not None:
+        return run.vocabulary.pad_id
+    values, times = np.unique(beyond, return_counts=True)
+    return int(values[np.argmax(times)]) if len(values) else -1
 
 
 def _is_shift(loss: BoolArray, real: BoolArray) -> BoolArray:

@@ -391,3 +391,178 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
     assert "the outcome goes from 0.7 to 0.4" in found.claim
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
+
+
+GOES_ON = {
+    "truncated_before": 0.0,
+    "truncated_after": 1.0,
+    "truncated_leap": 1.0,
+    "length_rise": 2.8,
+    "text_rise": 1.05,
+}
+MASKS = {
+    "n_rows": 240,
+    "n_captures_without": 0,
+    "prompt_trained": 0,
+    "share_rows_wrong": 0.0,
+    "share_rows_shifted": 0.0,
+    "padding_trained": 0,
+    "made_after_stop_share": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("stops", "cause"),
+    [
+        (GOES_ON, "mask.eos"),
+        ({**GOES_ON, "text_rise": 2.6}, None),  # the model rambles
+        ({**GOES_ON, "length_rise": 0.8, "text_rise": 0.8}, None),  # a tighter cap
+        ({**GOES_ON, "truncated_leap": 0.1}, None),  # lengths grew into the cap
+        ({**GOES_ON, "truncated_before": 0.9}, None),  # a cap that was too low all along
+        (None, None),
+    ],
+)
+def test_generation_that_runs_on_without_more_text(
+    stops: dict[str, Any] | None, cause: str | None
+) -> None:
+    counted = {"n_steps": 80, "off_steps_share": 0.0}
+    check, seen = check_of("masks", "token_counts"), seen_of(trained=counted, stops=stops)
+    result = judge(check, seen, playbook="crash", layer="masks")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+    if cause:
+        assert build_finding(check, result, seen).confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("masks", "cause"),
+    [
+        ({}, None),
+        ({"padding_trained": 500, "share_rows_wrong": 0.6}, "mask.padding"),
+        (
+            {"padding_trained": 500, "share_rows_wrong": 0.6, "made_after_stop_share": 1.0},
+            "mask.eos",
+        ),
+        (
+            {"padding_trained": 500, "share_rows_wrong": 0.6, "made_after_stop_share": 0.1},
+            "mask.padding",
+        ),
+    ],
+)
+def test_what_is_trained_after_the_stop(masks: dict[str, Any], cause: str | None) -> None:
+    check, seen = check_of("masks", "captured"), seen_of(masks={**MASKS, **masks})
+    result = judge(check, seen, playbook="crash", layer="masks")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        ({}, "fail"),
+        ({"masks": {**MASKS, "padding_trained": 500, "made_after_stop_share": 1.0}}, "pass"),
+        ({"masks": {**MASKS, "padding_trained": 500}}, "fail"),
+        ({"stops": GOES_ON}, "pass"),
+        ({"stops": {**GOES_ON, "text_rise": 2.6}}, "fail"),
+    ],
+)
+def test_rows_that_run_on_behind_their_stop_are_not_cut_by_the_cap(
+    figures: dict[str, Any], outcome: str
+) -> None:
+    cut = {"n_steps": 80, "truncated_first": 0.95}
+    assert judged("records", "completion_cap", cut=cut, **figures).outcome == outcome
+
+
+IDENTITY = {
+    "n_steps": 80,
+    "whole_loss": True,
+    "policy_coefficient": 0.69,
+    "kl_coefficient": 0.7,
+    "joint_correlation": 0.997,
+    "correlation_least": 0.997,
+    "slope_worst": 0.69,
+    "slope_deviation": 0.44,
+    "factor": None,
+    "padded_deviation": 0.01,
+    "padded_correlation": 0.9993,
+    "padded_error_ratio": 0.26,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause"),
+    [
+        ({}, "grad.denominator"),
+        ({"correlation_least": 0.9, "joint_correlation": 0.9}, "grad.denominator"),
+        # A constant that happens to be as large as the mean share of padding.
+        ({"padded_correlation": 0.997, "padded_error_ratio": 3.9}, "grad.accumulation_scale"),
+        ({"padded_correlation": 0.997, "padded_error_ratio": None}, "grad.accumulation_scale"),
+        (
+            {"slope_worst": 2.0, "slope_deviation": 1.0, "factor": 2.0, "padded_deviation": 1.9},
+            "grad.accumulation_scale",
+        ),
+        # Nothing is off: that padding would fit as well says nothing.
+        ({"slope_worst": 1.0, "slope_deviation": 0.02}, None),
+        # The policy term alone, whose reduction over micro-batches is not known.
+        ({"whole_loss": False}, None),
+    ],
+)
+def test_padding_in_the_denominator_of_the_loss(figures: dict[str, Any], cause: str | None) -> None:
+    check, seen = (
+        check_of("accumulation", "loss_identity"),
+        seen_of(identity={**IDENTITY, **figures}),
+    )
+    result = judge(check, seen, playbook="crash", layer="accumulation")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+
+
+WHOLE = {
+    "from_start": False,
+    "share_rows_cut": 0.0,
+    "tokens_kept": None,
+    "cut_by_setting": False,
+    "n_tokens_scored": 0,
+    "surprise_gap": None,
+    "surprise_gap_z": None,
+}
+CUT = {**WHOLE, "share_rows_cut": 1.0, "tokens_kept": 8, "n_tokens_scored": 2000}
+APART = {"surprise_gap": 0.3, "surprise_gap_z": 8.0}
+BY_PADDING = {"largest": 0.23, "z_largest": 9.0, "padding_dependence": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("given", "surprise", "cause"),
+    [
+        ({**CUT, **APART}, {**QUIET, **BY_PADDING}, "prob.conditioning"),
+        ({**CUT, **APART, "cut_by_setting": True}, QUIET, "prob.conditioning"),
+        (WHOLE, {**QUIET, **BY_PADDING}, "prob.positions"),
+        # The tokens fit the prompt that was cut: the sampler saw no more of it.
+        ({**CUT, "surprise_gap": 0.01, "surprise_gap_z": 0.5}, QUIET, None),
+        # Off alike under whole prompts: that is the sampler, not the prompt.
+        (
+            {**CUT, "surprise_gap": 0.02, "surprise_gap_z": 1.0},
+            {**QUIET, **BY_PADDING},
+            "prob.positions",
+        ),
+        # Without entropies nothing tells; a setting that says so is no fault.
+        ({**CUT, "n_tokens_scored": 0}, None, "prob.conditioning"),
+        ({**CUT, "n_tokens_scored": 0, "cut_by_setting": True}, None, None),
+        ({**CUT, "n_tokens_scored": 0, "from_start": True}, None, None),
+        (WHOLE, QUIET, None),
+        (None, QUIET, None),
+    ],
+)
+def test_a_prompt_that_was_cut_for_the_trainer_alone(
+    given: dict[str, Any] | None, surprise: dict[str, Any] | None, cause: str | None
+) -> None:
+    check, seen = check_of("probability", "sampler"), seen_of(given=given, surprise=surprise)
+    result = judge(check, seen, playbook="crash", layer="probability")
+    assert (build_finding(check, result, seen).cause if result.outcome == "fail" else None) == cause
+
+
+@pytest.mark.parametrize(("from_start", "confidence"), [(False, "high"), (True, "medium")])
+def test_a_cut_from_the_start_has_no_whole_prompts_beside_it(
+    from_start: bool, confidence: str
+) -> None:
+    check = check_of("probability", "sampler")
+    seen = seen_of(given={**CUT, **APART, "from_start": from_start}, surprise=QUIET)
+    finding = build_finding(check, judge(check, seen, playbook="crash", layer="probability"), seen)
+    assert (finding.cause, finding.confidence) == ("prob.conditioning", confidence)

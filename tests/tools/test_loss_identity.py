@@ -71,6 +71,55 @@ def test_truncated_rows_that_are_masked_are_not_in_the_loss(
     assert found["first_bad_step"] is None
 
 
+def test_padding_in_the_denominator_by_hand(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # As in the first test -sum(A n) = s; two rows of the longest one are 2 (10 + s) places.
+    steps = range(1, 21)
+    rows = [
+        batch(s, rewards={"correct": [1, 0]}, advantage=[1, -1], n_tokens=[10, 10 + s])
+        for s in steps
+    ]
+    logged = [s / (2 * (10 + s)) for s in steps]
+    run = make_run(rollouts=rows, signals={"loss": logged}, config={"loss_type": "dapo"})
+    found = measure(TOOL, run)
+    assert (found["padded_deviation"], found["padded_correlation"]) == (0, 1)
+    assert found["padded_error_ratio"] == 0
+    assert found["slope_deviation"] > 0.15
+
+
+def by_padding(values: Values) -> npt.NDArray[np.float64]:
+    return values["completion_length_mean"] / values["completion_length_max"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "padded"),
+    [
+        (by_padding, True),
+        (lambda v: by_padding(v).mean(), False),  # as large, and constant
+        (lambda v: 0.5, False),
+        (lambda v: 2.0, False),
+        (lambda v: 1 / by_padding(v), False),
+    ],
+)
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_a_factor_that_follows_the_padding_is_told_from_a_constant_one(
+    simulate: MakeRun,
+    measure: Measure,
+    factor: Callable[[Values], Any],
+    padded: bool,
+    beta: float,
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["loss"] = np.where(steps >= ONSET, factor(values) * values["loss"], values["loss"])
+
+    found = measure(TOOL, simulate(1, steps=60, log=log, config={"beta": beta}))
+    assert found["slope_deviation"] > 0.15
+    assert found["first_bad_step"] == pytest.approx(ONSET, abs=1)
+    ratio = found["padded_error_ratio"]
+    assert (ratio is not None and ratio < 0.5 and found["padded_deviation"] < 0.1) == padded
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("kind", ["dapo", "bnpo", "dr_grpo"])
 def test_a_sound_pipeline_has_slope_one(

@@ -144,6 +144,55 @@ def test_each_wrong_mask_shows_and_is_dated_between_captures(
         assert found[other] <= 0.05
 
 
+@pytest.mark.parametrize(
+    ("ids", "share"),
+    [
+        ([[5, STOP, 6, 7], [5, 6, STOP, STOP]], 1.0),  # sampled on, to the cap
+        ([[5, STOP, PAD, PAD], [5, 6, STOP, PAD]], 0.0),  # padding
+        ([[5, STOP, 6, PAD], [5, 6, STOP, PAD]], 1 / 3),
+    ],
+)
+def test_tokens_after_the_stop_are_padding_or_were_sampled(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    ids: list[list[int]],
+    share: float,
+) -> None:
+    made = capture(token_id=ids, loss_mask=np.ones_like(ids))
+    found = measure(CHECK, make_run(captures=[made], vocabulary=words))
+    assert found["padding_trained"] == 3
+    assert found["made_after_stop_share"] == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pad", "after", "share"),
+    [
+        (
+            STOP,
+            [STOP, STOP, STOP],
+            0.0,
+        ),  # the stop token pads: it cannot be told from a sampled one
+        (STOP, [STOP, 7, 8], 2 / 3),
+        (None, [9, 9, 9], 0.0),  # no file names the pad id: one id over and over is taken for it
+        (None, [9, 7, 8], 2 / 3),
+    ],
+)
+def test_a_pad_id_that_stops_or_that_no_file_names(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    pad: int | None,
+    after: list[int],
+    share: float,
+) -> None:
+    made = capture(token_id=[[5, STOP, *after]], loss_mask=[[1] * 5])
+    found = measure(CHECK, make_run(captures=[made], vocabulary=replace(words, pad_id=pad)))
+    assert found["made_after_stop_share"] == pytest.approx(share, abs=1e-6)
+
+
 @pytest.mark.parametrize("trained", [True, False])
 def test_prompt_tokens_in_the_loss_beside_a_completion_mask_that_is_right(
     simulate: MakeRun, measure: Measure, changed: SimpleNamespace, trained: bool

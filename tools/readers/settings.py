@@ -12,6 +12,7 @@ _ROLLOUT = "actor_rollout_ref.rollout."
 _VERL = {
     "num_generations": _ROLLOUT + "n",
     "max_completion_length": "data.max_response_length",
+    "max_prompt_length": "data.max_prompt_length",
     "max_grad_norm": _ACTOR + "grad_clip",
     "entropy_coef": _ACTOR + "entropy_coeff",
     "temperature": _ROLLOUT + "temperature",
