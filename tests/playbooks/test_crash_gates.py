@@ -391,3 +391,36 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
     assert "the outcome goes from 0.7 to 0.4" in found.claim
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
+
+
+STILL = {
+    "n_tensors": 38,
+    "still_tensors": 36,
+    "counted_still": 36,
+    "counted_at": 60,
+    "weights_still": 0,
+    "weights_still_share": 0.0,
+    "freezing_declared": False,
+    "first_bad_step": 61,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "told", "confidence"),
+    [
+        ({}, "stands at 60", "high"),
+        ({"freezing_declared": True}, "stands at 60", "medium"),
+        ({"counted_still": 0, "weights_still": 36}, "bit for bit", "high"),
+    ],
+)
+def test_a_part_that_stands_still(figures: dict[str, Any], told: str, confidence: str) -> None:
+    seen = seen_of(still={**STILL, **figures})
+    check = check_of("accumulation", "all_parameters")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="accumulation"), seen)
+    assert (found.cause, found.confidence) == ("grad.frozen", confidence)
+    assert told in found.claim
+
+
+def test_no_part_stands_still() -> None:
+    still = {**STILL, "still_tensors": 0, "counted_still": 0}
+    assert judged("accumulation", "all_parameters", still=still).outcome == "pass"

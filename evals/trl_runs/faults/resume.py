@@ -39,3 +39,14 @@ class SecondMomentsLost(LoggedGRPOTrainer):
         if checkpoint is not None:
             for state in self.optimizer.state.values():
                 state["exp_avg_sq"].zero_()
+
+
+class FrozenBlocks(LoggedGRPOTrainer):
+    """After a resume all transformer blocks stay frozen; embeddings and last norm alone train."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            for name, parameter in self.model.named_parameters():
+                if "layers." in name:
+                    parameter.requires_grad_(False)
