@@ -393,6 +393,33 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
 
 
+HALVED = {
+    "n_steps": 120,
+    "neighbours_still": True,
+    "factor_named": 0.5,
+    "contrast_known": True,
+    "shift_size": 1.9,
+    "shift_factor": 0.54,
+}
+
+
+@pytest.mark.parametrize(
+    ("identity", "outcome"),
+    [
+        (None, "fail"),
+        ({"correlation_least": 0.7, "slope_deviation": 0.0}, "fail"),
+        ({"correlation_least": 0.999, "slope_deviation": 1.0}, "fail"),
+        ({"correlation_least": 0.999, "slope_deviation": 0.002}, "pass"),
+    ],
+    ids=["loss unread", "loss unexplained", "the loss doubled as well", "the loss has no factor"],
+)
+def test_a_norm_names_a_factor_only_where_the_loss_does_not_deny_it(
+    identity: dict[str, Any] | None, outcome: str
+) -> None:
+    found = judged("accumulation", "norm_factor", norm=HALVED, identity=identity)
+    assert found.outcome == outcome
+
+
 STILL = {
     "n_tensors": 38,
     "still_tensors": 36,
