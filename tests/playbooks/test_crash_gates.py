@@ -381,8 +381,9 @@ def test_what_was_solved_before_is_no_collapse_of_its_own(first: float, confiden
 def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> None:
     ranges = {
         "n_steps": 60,
-        "form_gain": 0.1,
+        "form_gain": 0.4,
         "outcome_gain": -0.3,
+        "total_gain": 0.1,
         "outcome_level_first": 0.7,
         "outcome_level_last": 0.4,
     }
@@ -391,6 +392,15 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
     assert "the outcome goes from 0.7 to 0.4" in found.claim
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
+
+
+@pytest.mark.parametrize(("form", "total", "outcome"), [(0.4, 0.1, "fail"), (0.033, -0.3, "pass")])
+def test_an_outcome_that_is_lost_for_nothing_is_no_pay_for_form(
+    form: float, total: float, outcome: str
+) -> None:
+    """A policy that collapses keeps the form and earns less."""
+    ranges = {"n_steps": 120, "form_gain": form, "outcome_gain": -0.34, "total_gain": total}
+    assert judged("reward", "form_pay", ranges=ranges).outcome == outcome
 
 
 HALVED = {
