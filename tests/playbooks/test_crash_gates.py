@@ -461,3 +461,46 @@ def test_a_part_that_stands_still(figures: dict[str, Any], told: str, confidence
 def test_no_part_stands_still() -> None:
     still = {**STILL, "still_tensors": 0, "counted_still": 0}
     assert judged("accumulation", "all_parameters", still=still).outcome == "pass"
+
+
+LATE = {
+    **QUIET,
+    "largest": 0.18,
+    "signed_largest": 0.18,
+    "z_largest": 6.7,
+    "growth": 1.0,
+    "from_start": False,
+    "stretch_alone": False,
+    "k1_over_k3_late": 0.0002,
+    "kl_gap_z": 1.6,
+    "k3_late": 11.8,
+    "padding_dependence": 0.05,
+    "fork_surprise": 0.017,
+    "fork_share": 0.095,
+    "kl_before": 0.4,
+    "follows_speed": True,
+    "first_bad_step": 70,
+}
+PLAIN = {"follows_speed": False, "kl_before": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause", "confidence"),
+    [
+        ({}, "prob.stale_rollouts", "medium"),
+        (PLAIN, "prob.processed_logprobs", "medium"),
+        ({**PLAIN, "fork_surprise": 0.06, "fork_share": 0.33}, "prob.processed_logprobs", "high"),
+        ({**PLAIN, "fork_surprise": None, "fork_share": None}, "prob.processed_logprobs", "high"),
+        ({**PLAIN, "from_start": True}, "prob.processed_logprobs", "high"),
+        ({"growth": 2.5}, "prob.weight_sync", "high"),
+    ],
+    ids=["with the speed", "a penalty or old weights", "hotter", "few forks", "all along", "grows"],
+)
+def test_a_late_surprise_is_told_by_what_goes_with_it(
+    figures: dict[str, Any], cause: str, confidence: str
+) -> None:
+    seen = seen_of(surprise={**LATE, **figures}, declared=DECLARED)
+    check = check_of("probability", "sampler")
+    result = judge(check, seen, playbook="crash", layer="probability")
+    found = build_finding(check, result, seen)
+    assert (found.cause, found.confidence) == (cause, confidence)
