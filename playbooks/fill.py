@@ -13,7 +13,7 @@ from firstbad.tools.numbers import number as written
 def fill(text: str, seen: Seen) -> str:
     """Put measured numbers into a sentence's `{alias.field}` places.
 
-    `{alias.quote}` is what the run's own log says: a sentence of its own, or nothing.
+    `{alias.quote}` is what the run's own files say: a sentence of its own, or nothing.
     """
 
     def number(place: str, form: str) -> str:

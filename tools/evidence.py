@@ -108,7 +108,7 @@ class Evidence(Record):
     signal: str = ""
     """What the onset was seen in, for metrics that are dated."""
     quote: str = ""
-    """What the run's own log says, shortened, as a sentence for a claim; its text is untrusted."""
+    """What the run's own files say, shortened, as a sentence for a claim; its text is untrusted."""
     error: str | None = None
     seconds: float = 0.0
 

@@ -37,7 +37,7 @@ class Measured(Generic[M]):
     signal: str = ""
     """What a dated measure was seen in."""
     quote: str = ""
-    """A sentence that quotes the run's own log."""
+    """A sentence that quotes the run's own files."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ _MODULES = (
     "schedule",
     "spikes",
     "step_size",
+    "still_parameters",
     "stock",
     "stop_rule",
     "surprise",

@@ -47,6 +47,8 @@ class Parts(Dated):
     """Level of the outcome part, last third less first."""
     form_gain: float | None
     """Weighted level of the other parts, last third less first."""
+    total_gain: float | None
+    """Weighted level of all parts, last third less first."""
     outcome_share_of_spread: float | None
     """Share of the within-group variance of the total that comes from the outcome, last third."""
 
@@ -88,11 +90,13 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     third = max(1, len(steps) // 3)
     by_name = {p.name: p for p in parts}
     main = by_name.get(outcome)
-    form_first = form_last = None
+    form_first = form_last = total = None
     if weights is not None and len(parts) > 1:
         rest = [(w, p) for w, p in zip(weights, parts, strict=True) if p.name != outcome]
         form_first = _r(sum(w * p.mean[:third].mean() for w, p in rest))
         form_last = _r(sum(w * p.mean[-third:].mean() for w, p in rest))
+        gains = (p.mean[-third:].mean() - p.mean[:third].mean() for p in parts)
+        total = _r(sum(w * gain for w, gain in zip(weights, gains, strict=True)))
     found = [s for s in (constant[1], scale_at, outlier_at) if s is not None]
     first = min(found) if found else None
     metrics = Parts(
@@ -114,6 +118,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         form_level_last=form_last,
         outcome_gain=_r(main.mean[-third:].mean() - main.mean[:third].mean()) if main else None,
         form_gain=None if form_last is None else _r(form_last - (form_first or 0.0)),
+        total_gain=total,
         outcome_share_of_spread=_spread_share(run, batches[-third:], outcome),
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],

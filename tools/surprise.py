@@ -25,6 +25,15 @@ TAIL = 3.0
 """k1/k3 beyond which the samples lack the tail that k3 weighs."""
 SELDOM = 1e-3
 """Chance below which a stretch too small for a pool of its own dates anything."""
+FORK = 1.5
+"""Entropy, in nats, above which a token is a fork: a hotter sampler shows there as well."""
+FEWEST_FORKS = 200
+FORKED = 0.25
+"""Share of the mean surprise that forks have under older weights; hotter samplers: 0.3 to 0.9."""
+FAR = 0.1
+"""KL to the reference, in nats, of a policy that moves fast."""
+RECENT = 10
+"""Steps over which its median is taken."""
 NEAR = 0.005
 """Mean k3, in nats, below which the policy is as good as its reference."""
 
@@ -47,6 +56,16 @@ class Surprise(Dated):
     growth: float | None
     """Fitted value at the end over that halfway from the onset to the end: 1 for a setting, 2 to 4
     for weights that part. None where nothing is off."""
+    fork_surprise: float | None
+    """In the bad stretch, over tokens with an entropy above 1.5 nats; None for fewer than 200."""
+    fork_share: float | None
+    """... over the mean of all tokens there."""
+    kl_before: float | None
+    """Median logged KL to the reference, nats, in the ten steps before a late stretch begins."""
+    follows_speed: bool
+    """A late stretch is positive, of one level and not from forks, and KL had passed 0.1 nats
+    before it: no setting does that, rollouts of weights some steps old do, which show once the
+    policy moves fast. They may have been there before: the bracket opens where KL was half that."""
     entropy_mean: float
     k1_over_k3_early: float | None
     k1_over_k3_late: float | None
@@ -90,6 +109,8 @@ class Surprise(Dated):
 class _Dump:
     step: int
     surprise: FloatArray
+    """Per token."""
+    fork: BoolArray
     """Per token."""
     row_mean: FloatArray
     row_tokens: FloatArray
@@ -156,6 +177,19 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         quiet, first = early[-1].step, late[0].step
     else:
         quiet, first = None, None
+    forks = _fork_surprise(late if worst == "late" else dumps) if off else None
+    fork_share = None if forks is None else round(forks / pools[worst][0], 4)
+    kl_before = _kl_up_to(run, quiet) if worst == "late" and quiet is not None else None
+    follows = (
+        drift is None
+        and pools[worst][0] > FLOOR
+        and fork_share is not None
+        and fork_share < FORKED
+        and kl_before is not None
+        and kl_before > FAR
+    )
+    if follows:
+        quiet = _last_near(run, early)
     metrics = Surprise(
         n_captures=len(dumps),
         n_tokens=n,
@@ -168,6 +202,10 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         z_largest=abs(pools[worst][1]),
         signed_largest=pools[worst][0],
         growth=None if not off else round(drift.growth, 4) if drift else 1.0,
+        fork_surprise=forks,
+        fork_share=fork_share,
+        kl_before=kl_before,
+        follows_speed=follows,
         entropy_mean=round(float(np.mean([d.entropy for d in dumps])), 6),
         k1_over_k3_early=_k_ratio(early or dumps),
         k1_over_k3_late=_k_ratio(late),
@@ -193,7 +231,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
         quiet_step=quiet if off else None,
         first_bad_step=(first or dumps[0].step) if off else None,
         from_start=off and first is None,
-        gradual=drift is not None,
+        gradual=drift is not None or follows,
         sampled=True,
     )
     table = Table(
@@ -245,6 +283,7 @@ def _read(run: Run, capture: Capture) -> _Dump | None:
     return _Dump(
         capture.step,
         d[use],
+        entropy[use] > FORK,
         d.sum(axis=1) / np.maximum(counts, 1),
         counts.astype(float),
         pads,
@@ -267,6 +306,27 @@ def _pool(dumps: list[_Dump]) -> tuple[float, float]:
         error = max(error, float(np.std(means, ddof=1)) / np.sqrt(len(dumps)))
     mean = float(values.mean())
     return round(mean, 6), round(mean / error, 4) if error > 0 else 0.0
+
+
+def _fork_surprise(dumps: list[_Dump]) -> float | None:
+    values = np.concatenate([d.surprise[d.fork] for d in dumps])
+    return round(float(values.mean()), 6) if len(values) >= FEWEST_FORKS else None
+
+
+def _kl_up_to(run: Run, step: int) -> float | None:
+    kl = run.signals.get("kl_ref")
+    recent = kl.between(step - RECENT + 1, step) if kl is not None else ()
+    return round(float(np.median(recent)), 6) if len(recent) else None
+
+
+def _last_near(run: Run, dumps: list[_Dump]) -> int | None:
+    """The last capture before the policy moved fast."""
+    quiet = None
+    for dump in dumps:
+        if (_kl_up_to(run, dump.step) or 0.0) > FAR / 2:
+            break
+        quiet = dump.step
+    return quiet
 
 
 def _stands_out(odd: OddStretch | None, ratio: float | None) -> bool:

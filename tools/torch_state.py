@@ -30,32 +30,36 @@ _Token = tuple[str, object]
 
 def optimizer_steps(path: Path) -> int | None:
     """Largest `step` of any parameter in an optimizer's state; None where it can't be read."""
-    return _largest(path, "step")
+    return max(step_counts(path), default=None)
+
+
+def step_counts(path: Path) -> tuple[int, ...]:
+    """`step` of each parameter in an optimizer's state, in its order; none where unread."""
+    return _numbers_named("step", path)
 
 
 def scheduler_steps(path: Path) -> int | None:
     """`last_epoch` of a scheduler's state; None where it can't be read."""
-    return _largest(path, "last_epoch")
+    return max(_numbers_named("last_epoch", path), default=None)
 
 
-def _largest(path: Path, name: str) -> int | None:
+def _numbers_named(name: str, path: Path) -> tuple[int, ...]:
     try:
         with zipfile.ZipFile(path) as archive:
             entry = next(i for i in archive.infolist() if i.filename.endswith("/data.pkl"))
             if entry.file_size > MAX_PICKLE_BYTES:
-                return None
+                return ()
             tokens = list(_tokens(archive.read(entry)))
             folder = entry.filename.removesuffix("data.pkl")
-            found = [
-                value
+            return tuple(
+                int(value)
                 for i, token in enumerate(tokens)
                 if token == ("text", name)
                 and (value := _value(tokens[i + 1 : i + 12], archive, folder)) is not None
                 and math.isfinite(value)
-            ]
+            )
     except (*_BROKEN, StopIteration):
-        return None
-    return int(max(found)) if found else None
+        return ()
 
 
 def _tokens(data: bytes) -> Iterator[_Token]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firstbad.evals.trl_runs.plan import M2, M3, M7, Run, fault, on, rows
+from firstbad.evals.trl_runs.plan import M2, M3, M7, Run, Segment, fault, on, resumed, rows
 from firstbad.evals.trl_runs.task import WarmStart
 
 TRAINER: tuple[Run, ...] = (
@@ -143,6 +143,17 @@ TRAINER: tuple[Run, ...] = (
         "The reward stopped rising at around step 60.",
         start=M2,
         trainer="ZeroedGradients",
+    ),
+    fault(
+        "ocelot",
+        129,
+        "grad.frozen",
+        61,
+        "After the resume all blocks are frozen: embeddings and the last norm alone train.",
+        "Slower since the resume.",
+        start=M2,
+        trainer="FrozenBlocks",
+        segments=resumed(Segment()),
     ),
     fault(
         "sparrow",

@@ -49,6 +49,7 @@ LEADING = {
     "magpie": ("incident", "reward.hack_format", 41),
     "mole": ("incident", "collapse.all_wrong", 1),
     "moose": ("incident", "reward.phase_change", 60),
+    "ocelot": ("incident", "grad.frozen", 61),
     "osprey": ("incident", "reward.outlier", 60),
     "plover": ("incident", "reward.false_negative", 55),
     "puffin": ("incident", "reward.false_positive", 55),

@@ -381,8 +381,9 @@ def test_what_was_solved_before_is_no_collapse_of_its_own(first: float, confiden
 def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> None:
     ranges = {
         "n_steps": 60,
-        "form_gain": 0.1,
+        "form_gain": 0.4,
         "outcome_gain": -0.3,
+        "total_gain": 0.1,
         "outcome_level_first": 0.7,
         "outcome_level_last": 0.4,
     }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
     Captures,
+    Checkpoint,
     Config,
     Event,
     RolloutBatch,
@@ -545,9 +548,18 @@ def _simulate() -> Callable[..., Run]:
 
 
 @pytest.fixture(scope="session")
-def healthy() -> Run:
-    """A simulated run in which nothing is wrong, with twelve captures."""
-    return simulate(6, dumps=12)
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A simulated run in which nothing is wrong, with twelve captures and two optimizer states."""
+    root = tmp_path_factory.mktemp("healthy")
+    saved = []
+    for step in (30, 60):
+        state = {"state": {i: {"step": step} for i in range(3)}}
+        folder = root / f"checkpoint-{step}"
+        folder.mkdir()
+        with zipfile.ZipFile(folder / "optimizer.pt", "w") as archive:
+            archive.writestr("optimizer/data.pkl", pickle.dumps(state, protocol=2))
+        saved.append(Checkpoint(step, folder, ("optimizer.pt",), step))
+    return simulate(6, dumps=12, checkpoints=tuple(saved))
 
 
 @pytest.fixture(name="words", scope="session")

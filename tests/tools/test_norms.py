@@ -112,6 +112,18 @@ def test_a_kl_that_explodes_does_not_stand_still(simulate: MakeRun, measure: Mea
     assert not measure(TOOL, simulate(1, log=log))["neighbours_still"]
 
 
+def test_a_kl_that_leaps_and_comes_back_does_not_stand_still(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """The level hardly moves yet: the leaps show that the policy breaks loose."""
+
+    def log(values: Values, steps: Steps) -> None:
+        times(2)(values, steps)
+        values["kl_ref"][(steps >= ONSET) & (steps % 5 == 0)] += 2.0
+
+    assert not measure(TOOL, simulate(1, log=log))["neighbours_still"]
+
+
 def spike(values: Values, steps: Steps) -> None:
     values["grad_norm_preclip"][steps == ONSET] *= 100
 

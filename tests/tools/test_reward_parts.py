@@ -44,6 +44,7 @@ def test_hand_computed_levels(make_run: MakeRun, batch: MakeBatch, measure: Meas
     assert found["form_level_first"] == pytest.approx(0.1)
     assert found["form_level_last"] == pytest.approx(0.2)
     assert found["form_gain"] == pytest.approx(0.1)
+    assert found["total_gain"] == pytest.approx(0.6)
     assert found["outcome_share_of_spread"] == 1
     assert not found["constant_part"], "a form part at its top is learned"
     assert (found["scale_factor"], found["outlier_rows"], found["nonfinite_rows"]) == (1, 0, 0)

@@ -336,6 +336,50 @@ def test_hot_from_the_start_is_dated_at_the_start(
         assert (found["quiet_step"], found["first_bad_step"]) == (None, 5)
 
 
+@pytest.mark.parametrize(
+    ("kl", "at_forks", "at_others", "follows"),
+    [
+        (0.4, 0.0, 0.3, True),
+        (0.04, 0.0, 0.3, False),
+        (0.4, 0.3, 0.2, False),
+        (0.4, 0.0, -0.3, False),
+        (None, 0.0, 0.3, False),
+    ],
+    ids=["after KL grew", "KL is small", "forks show it, as under heat", "sharper", "no KL logged"],
+)
+def test_a_late_surprise_that_goes_with_the_speed_of_the_policy(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    measure: Measure,
+    kl: float | None,
+    at_forks: float,
+    at_others: float,
+    follows: bool,
+) -> None:
+    """Two in five tokens are forks of two nats. Surprise begins at 60, KL is large from 35 on."""
+    fork = np.arange(100) % 5 < 2
+    entropy = np.where(fork, 2.0, 0.5) * np.ones((4, 1))
+
+    def made(step: int) -> Capture:
+        more = np.where(fork, at_forks, at_others) * (step >= 60)
+        return capture(
+            step, token_id=5 * np.ones((4, 100)), logp_new=-entropy - more, entropy=entropy
+        )
+
+    steps = np.arange(1, 101)
+    signals = {} if kl is None else {"kl_ref": np.where(steps < 35, 0.02, kl)}
+    run = make_run(captures=[made(s) for s in range(10, 101, 10)], signals=signals)
+    found = measure(TOOL, run)
+    size = (2 * at_forks + 3 * at_others) / 5
+    assert found["signed_largest"] == pytest.approx(size, abs=1e-6)
+    assert found["fork_surprise"] == pytest.approx(at_forks, abs=1e-6)
+    assert found["fork_share"] == pytest.approx(at_forks / size, abs=1e-3)
+    assert found["kl_before"] == kl
+    assert (found["follows_speed"], found["gradual"]) == (follows, follows)
+    # Older weights hardly show while the policy moves slowly: they may be there since KL was small.
+    assert (found["quiet_step"], found["first_bad_step"]) == (30 if follows else 50, 60)
+
+
 def test_tokens_after_the_stop_are_not_counted(
     pools: Pools, measure: Measure, changed: SimpleNamespace
 ) -> None:

@@ -42,7 +42,7 @@ def field_names(file: File) -> list[str]:
             with zipfile.ZipFile(file.path) as archive:
                 return [name.removesuffix(".npy") for name in archive.namelist()]
         if file.suffix == ".safetensors":
-            return [name for name in _safe_header(file)[0] if name != "__metadata__"]
+            return [name for name in safe_header(file)[0] if name != "__metadata__"]
         return list(open_parquet(file.path, file.name).schema_arrow.names)
     except _BROKEN:
         raise UserError(f"`{file.name}` is cut off or no {file.suffix} file") from None
@@ -87,10 +87,16 @@ def _npz(file: File) -> tuple[dict[str, Array], dict[str, str]]:
     return arrays, stored
 
 
-def _safe_header(file: File) -> tuple[dict[str, Any], int]:
+def safe_header(file: File, *, most_bytes: int = _MAX_HEADER) -> tuple[dict[str, Any], int]:
+    """What a safetensors file says of its tensors, not yet checked, and where their bytes begin.
+
+    Raises:
+        UserError: no such file, or one that is cut off.
+        TypeError, KeyError: entries that describe no tensor.
+    """
     with file.path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
-        if not 2 <= length <= min(_MAX_HEADER, file.size - 8):
+        if not 2 <= length <= min(most_bytes, file.size - 8):
             raise UserError(f"`{file.name}` is no safetensors file")
         try:
             header = json.loads(stream.read(length))
@@ -106,7 +112,7 @@ def _safe_header(file: File) -> tuple[dict[str, Any], int]:
 
 def _safetensors(file: File) -> tuple[dict[str, Array], dict[str, str]]:
     """Read by hand: the numpy loader of the library refuses bfloat16."""
-    header, start = _safe_header(file)
+    header, start = safe_header(file)
     data = file.path.read_bytes()[start:]
     arrays: dict[str, Array] = {}
     stored: dict[str, str] = {}

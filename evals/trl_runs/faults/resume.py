@@ -55,3 +55,14 @@ class ReferenceFromCheckpoint(LoggedGRPOTrainer):
         super()._load_from_checkpoint(checkpoint, *args, **kwargs)
         trained = self.accelerator.unwrap_model(self.model).state_dict()
         self.ref_model.load_state_dict(trained, strict=False)
+
+
+class FrozenBlocks(LoggedGRPOTrainer):
+    """After a resume all transformer blocks stay frozen; embeddings and last norm alone train."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            for name, parameter in self.model.named_parameters():
+                if "layers." in name:
+                    parameter.requires_grad_(False)

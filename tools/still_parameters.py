@@ -1,0 +1,255 @@
+"""Do all parameters go on training? Adam's counts of steps, and the weights that were stored."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.readers.weights import Bits, Tensor, sampled_weights, weight_files
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import Checkpoint, Run
+from firstbad.tools.segments import resumes
+from firstbad.tools.torch_state import step_counts
+
+MOST_STATES, MOST_WEIGHTS = 20, 8
+"""Checkpoints that are read: the last states, and weights spread evenly over the run."""
+FEWEST = 5
+"""Steps without a move that may be chance: no token is sent to an expert."""
+COUNTED = 0.9
+"""Share of the steps that a tensor must have counted before it stands."""
+MOVES = 0.5
+"""Share of a tensor's numbers that differ between two checkpoints where it trains."""
+_BUFFER = re.compile(r"inv_freq|rotary|position_ids|running_(mean|var)|masked_bias")
+_SPARSE = re.compile(r"embed|wte|wpe|lm_head")
+"""Rows of tokens that never occur do not train."""
+_DECLARES = re.compile(r"freez|frozen|(^|\.|_)(peft|lora)|^adapter\.|trainable", re.I)
+
+
+class StillParameters(Dated):
+    """Tensors that trained, and then stand still while others train on."""
+
+    n_states: int
+    """Checkpoints whose counts of steps were read."""
+    n_weights: int
+    """Checkpoints whose weights were compared, by up to 2,048 numbers of each tensor."""
+    n_tensors: int
+    """Tensors that a checkpoint holds."""
+    still_tensors: int
+    """The larger of the two below."""
+    counted_still: int
+    """Tensors whose count of steps stands."""
+    counted_at: int | None
+    """... and where."""
+    weights_still: int
+    """Tensors of which no number differs any more."""
+    weights_still_share: float | None
+    """Numbers in those over numbers in all."""
+    never_moved_share: float | None
+    """Share of the numbers that lie in tensors that are the same in all checkpoints, while others
+    differ; buffers, embeddings and what is stored in 16 bits left out."""
+    freezing_declared: bool
+    """A setting speaks of adapters or of frozen parts."""
+
+
+class _Counts(NamedTuple):
+    step: int
+    """Of the checkpoint."""
+    of_tensor: tuple[int, ...]
+
+
+class _Moved(NamedTuple):
+    """Share of the sampled numbers of each tensor that differ between two checkpoints."""
+
+    first: int
+    last: int
+    share: Mapping[Tensor, float]
+
+
+class _Bracket(NamedTuple):
+    last_good: int | None = None
+    first_bad: int | None = None
+
+
+@tool
+def find_still_parameters(run: Run) -> Measured[StillParameters]:
+    """Tensors that stop training while others go on, read off the checkpoints.
+
+    By Adam's count of steps, which stands for a tensor without a gradient, and by the stored
+    weights, which are then the same bit for bit; for the latter the learning rate must not have
+    fallen by half meanwhile, since small updates vanish. Nothing is unpickled.
+
+    Cannot tell: a part that was frozen all along from one that should train; numbers that were not
+    sampled; the names of tensors from counts alone.
+    """
+    states = [
+        _Counts(c.step, found)
+        for c in run.checkpoints[-MOST_STATES:]
+        if "optimizer.pt" in c.files and (found := step_counts(c.path / "optimizer.pt"))
+    ]
+    moved = _moved(_spread([c for c in run.checkpoints if weight_files(c)]))
+    if not states and not moved:
+        raise NoData("no optimizer state and no two checkpoints with weights that can be read")
+    counted, at = _standing(states, resumes(run))
+    stored, since = _same(moved, run)
+    bracket = _by_count(states[-1], at) if at is not None else since
+    sizes = {t: t.size for t in moved[-1].share} if moved else {}
+    never = _never_moved(moved)
+    metrics = StillParameters(
+        n_states=len(states),
+        n_weights=len(moved) + bool(moved),
+        n_tensors=max(len(states[-1].of_tensor) if states else 0, len(sizes)),
+        still_tensors=max(len(counted), len(stored)),
+        counted_still=len(counted),
+        counted_at=at,
+        weights_still=len(stored),
+        weights_still_share=_share(stored, sizes),
+        never_moved_share=_share(never, sizes),
+        freezing_declared=any(_DECLARES.search(k) and v for k, v in run.config.values.items()),
+        last_good_step=bracket.last_good,
+        first_bad_step=bracket.first_bad,
+        sampled=bracket.first_bad is not None and bracket.first_bad - 1 != bracket.last_good,
+    )
+    known = stored or never
+    names = _names(known) if not counted or len(known) == len(counted) else ""
+    return Measured(
+        metrics,
+        f"{metrics.still_tensors} of {metrics.n_tensors} tensors stand still while others train "
+        f"({len(states)} optimizer states, weights of {metrics.n_weights} checkpoints)",
+        tables=_tables(states, moved),
+        sources=run.sources,
+        signal="steps counted for each tensor" if counted else "weights in the checkpoints",
+        quote=f"They are {names}." if names else "",
+    )
+
+
+def _spread(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    places = np.linspace(0, len(checkpoints) - 1, min(MOST_WEIGHTS, len(checkpoints)))
+    return [checkpoints[int(i)] for i in places]
+
+
+def _moved(checkpoints: Sequence[Checkpoint]) -> list[_Moved]:
+    """Of each checkpoint with weights against the one before it; what both hold."""
+    found = []
+    before: dict[Tensor, Bits] = {}
+    step = 0
+    for checkpoint in checkpoints:
+        weights = sampled_weights(checkpoint)
+        if both := before.keys() & weights.keys():
+            share = {t: float((weights[t] != before[t]).mean()) for t in sorted(both)}
+            found.append(_Moved(step, checkpoint.step, share))
+        if weights:
+            before, step = weights, checkpoint.step
+    return found
+
+
+def _standing(states: Sequence[_Counts], resumed: Sequence[int]) -> tuple[list[int], int | None]:
+    """Places of the tensors that counted nearly all steps and then none, and where most stand.
+
+    They must be seen to stand: from one checkpoint to a later one, or since a resume.
+    """
+    if not states:
+        return [], None
+    last = states[-1].of_tensor
+    alike = [s for s in states if len(s.of_tensor) == len(last)]
+    still = []
+    for i, count in enumerate(last):
+        first = next(n for n, s in enumerate(alike) if s.of_tensor[i] == count)
+        reached = max(alike[first].of_tensor)
+        seen = max(last) - reached > FEWEST or count + 1 in resumed
+        before = alike[max(0, first - 1)].of_tensor
+        trained = before[i] >= COUNTED * max(before) or count + 1 in resumed
+        if max(last) - count > FEWEST and seen and trained:
+            still.append(i)
+    if not still:
+        return [], None
+    return still, Counter(last[i] for i in still).most_common(1)[0][0]
+
+
+def _by_count(last: _Counts, count: int) -> _Bracket:
+    """Steps that all tensors have skipped may lie on either side of where the count stands."""
+    skipped = max(0, last.step - max(last.of_tensor))
+    return _Bracket(count, count + skipped + 1)
+
+
+def _same(moved: Sequence[_Moved], run: Run) -> tuple[list[Tensor], _Bracket]:
+    """Tensors that moved, and from some checkpoint on are the same, while others move on."""
+    rate = run.signals.get("learning_rate")
+    if len(moved) < 2 or rate is None:
+        return [], _Bracket()
+    found: dict[int, list[Tensor]] = {}
+    for tensor in moved[-1].share:
+        shares = [pair.share.get(tensor, 0.0) for pair in moved]
+        since = max((i for i, share in enumerate(shares) if share), default=-1) + 1
+        if since == 0 or since == len(moved) or shares[since - 1] < MOVES:
+            continue
+        before, after = moved[since - 1], moved[since:]
+        rates = [rate.between(pair.first + 1, pair.last) for pair in (before, *after)]
+        holds = all(len(r) and np.median(r) >= np.median(rates[0]) / 2 > 0 for r in rates)
+        others = all(max(pair.share.values()) >= MOVES for pair in after)
+        if holds and others and moved[-1].last - after[0].first > FEWEST:
+            found.setdefault(since, []).append(tensor)
+    if not found:
+        return [], _Bracket()
+    since = max(found, key=lambda i: len(found[i]))
+    still = [tensor for tensors in found.values() for tensor in tensors]
+    return still, _Bracket(moved[since - 1].first, moved[since].first + 1)
+
+
+def _never_moved(moved: Sequence[_Moved]) -> list[Tensor]:
+    if not moved or max(moved[-1].share.values(), default=0.0) < MOVES:
+        return []
+    return [
+        t
+        for t in moved[-1].share
+        if t.dtype in ("F32", "F64")
+        and not _BUFFER.search(t.name)
+        and not _SPARSE.search(t.name)
+        and not any(pair.share.get(t, 0.0) for pair in moved)
+    ]
+
+
+def _share(tensors: Sequence[Tensor], sizes: Mapping[Tensor, int]) -> float | None:
+    return round(sum(t.size for t in tensors) / sum(sizes.values()), 6) if sizes else None
+
+
+def _group(tensor: Tensor) -> str:
+    """The part of the model that a tensor is in: all layers of a kind are one."""
+    return re.sub(r"\.\d+\..*", ".*", tensor.name.removesuffix(".weight"))
+
+
+def _names(tensors: Sequence[Tensor]) -> str:
+    groups = Counter(map(_group, tensors)).most_common()
+    more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
+    return ", ".join(f"`{name}` ({n})" for name, n in groups[:3]) + more
+
+
+def _tables(states: Sequence[_Counts], moved: Sequence[_Moved]) -> tuple[Table, ...]:
+    counts = [
+        (s.step, count, n) for s in states[-5:] for count, n in Counter(s.of_tensor).most_common(4)
+    ]
+    parts = [
+        (pair.first, pair.last, group, len(shares), sum(s == 0 for s in shares), round(mean, 4))
+        for pair in moved[-5:]
+        for group in sorted({_group(t) for t in pair.share})[:12]
+        if (shares := [s for t, s in pair.share.items() if _group(t) == group])
+        and (mean := float(np.mean(shares))) >= 0
+    ]
+    titled = (
+        ("steps counted", ("checkpoint", "steps", "tensors"), counts),
+        (
+            "weights from one checkpoint to the next",
+            ("from", "to", "part", "tensors", "of which the same", "numbers that differ"),
+            parts,
+        ),
+    )
+    return tuple(
+        Table(title=title, columns=columns, rows=tuple(rows))
+        for title, columns, rows in titled
+        if rows
+    )
