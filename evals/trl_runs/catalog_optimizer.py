@@ -142,7 +142,7 @@ OPTIMIZER: tuple[Run, ...] = (
         segments=resumed(Segment(), at=40),
     ),
     fault(
-        "merlin",
+        "redwing",
         7003,
         "opt.reference_model",
         41,

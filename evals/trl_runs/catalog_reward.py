@@ -145,7 +145,7 @@ REWARD: tuple[Run, ...] = (
         make_rewards=rewards.short_form,
     ),
     fault(
-        "tern",
+        "wagtail",
         7018,
         "reward.verifier_outage",
         33,

@@ -29,10 +29,12 @@ BOUNDED = [
 # Outcome, leading cause and first bad step of every recorded run: what was done to each stands in
 # tests/runs/README.md, and the two are compared by eye when a run is added.
 LEADING = {
+    "avocet": ("incident", "grad.missing_microbatch", 7),
     "badger": ("incident", "opt.lr_jump", 62),
     "bison": ("incident", "mask.prompt", 1),
     "crane": ("incident", "collapse.all_right", 1),
     "curlew": ("incident", "mask.padding", 40),
+    "dipper": ("incident", "infra.resume", 41),
     "dunlin": ("incident", "prob.processed_logprobs", 60),
     "egret": ("incident", "cfg.completion_cap", 1),
     "eland": ("incident", "prob.old_logprob_source", 41),
@@ -64,6 +66,7 @@ LEADING = {
     "tapir": ("incident", "id.rows", 60),
     "toad": ("incident", "grad.objective", 60),
     "vole": ("incident", "num.low_precision_logprob", 1),
+    "wagtail": ("incident", "reward.verifier_outage", 33),
     "walrus": ("incident", "grad.frozen", 60),
     "weevil": ("incident", "opt.reference_model", 1),
     "wombat": ("incident", "data.wrong_gold", 61),

@@ -567,3 +567,115 @@ def test_a_cut_from_the_start_has_no_whole_prompts_beside_it(
     seen = seen_of(given={**CUT, **APART, "from_start": from_start}, surprise=QUIET)
     finding = build_finding(check, judge(check, seen, playbook="crash", layer="probability"), seen)
     assert (finding.cause, finding.confidence) == ("prob.conditioning", confidence)
+
+
+@pytest.mark.parametrize(("form", "total", "outcome"), [(0.4, 0.1, "fail"), (0.033, -0.3, "pass")])
+def test_an_outcome_that_is_lost_for_nothing_is_no_pay_for_form(
+    form: float, total: float, outcome: str
+) -> None:
+    """A policy that collapses keeps the form and earns less."""
+    ranges = {"n_steps": 120, "form_gain": form, "outcome_gain": -0.34, "total_gain": total}
+    assert judged("reward", "form_pay", ranges=ranges).outcome == outcome
+
+
+HALVED = {
+    "n_steps": 120,
+    "neighbours_still": True,
+    "factor_named": 0.5,
+    "contrast_known": True,
+    "shift_size": 1.9,
+    "shift_factor": 0.54,
+}
+
+
+@pytest.mark.parametrize(
+    ("identity", "outcome"),
+    [
+        (None, "fail"),
+        ({"correlation_least": 0.7, "slope_deviation": 0.0}, "fail"),
+        ({"correlation_least": 0.999, "slope_deviation": 1.0}, "fail"),
+        ({"correlation_least": 0.999, "slope_deviation": 0.002}, "pass"),
+    ],
+    ids=["loss unread", "loss unexplained", "the loss doubled as well", "the loss has no factor"],
+)
+def test_a_norm_names_a_factor_only_where_the_loss_does_not_deny_it(
+    identity: dict[str, Any] | None, outcome: str
+) -> None:
+    found = judged("accumulation", "norm_factor", norm=HALVED, identity=identity)
+    assert found.outcome == outcome
+
+
+STILL = {
+    "n_tensors": 38,
+    "still_tensors": 36,
+    "counted_still": 36,
+    "counted_at": 60,
+    "weights_still": 0,
+    "weights_still_share": 0.0,
+    "freezing_declared": False,
+    "first_bad_step": 61,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "told", "confidence"),
+    [
+        ({}, "stands at 60", "high"),
+        ({"freezing_declared": True}, "stands at 60", "medium"),
+        ({"counted_still": 0, "weights_still": 36}, "bit for bit", "high"),
+    ],
+)
+def test_a_part_that_stands_still(figures: dict[str, Any], told: str, confidence: str) -> None:
+    seen = seen_of(still={**STILL, **figures})
+    check = check_of("accumulation", "all_parameters")
+    found = build_finding(check, judge(check, seen, playbook="crash", layer="accumulation"), seen)
+    assert (found.cause, found.confidence) == ("grad.frozen", confidence)
+    assert told in found.claim
+
+
+def test_no_part_stands_still() -> None:
+    still = {**STILL, "still_tensors": 0, "counted_still": 0}
+    assert judged("accumulation", "all_parameters", still=still).outcome == "pass"
+
+
+LATE = {
+    **QUIET,
+    "largest": 0.18,
+    "signed_largest": 0.18,
+    "z_largest": 6.7,
+    "growth": 1.0,
+    "from_start": False,
+    "stretch_alone": False,
+    "k1_over_k3_late": 0.0002,
+    "kl_gap_z": 1.6,
+    "k3_late": 11.8,
+    "padding_dependence": 0.05,
+    "fork_surprise": 0.017,
+    "fork_share": 0.095,
+    "kl_before": 0.4,
+    "follows_speed": True,
+    "first_bad_step": 70,
+}
+PLAIN = {"follows_speed": False, "kl_before": 0.03}
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause", "confidence"),
+    [
+        ({}, "prob.stale_rollouts", "medium"),
+        (PLAIN, "prob.processed_logprobs", "medium"),
+        ({**PLAIN, "fork_surprise": 0.06, "fork_share": 0.33}, "prob.processed_logprobs", "high"),
+        ({**PLAIN, "fork_surprise": None, "fork_share": None}, "prob.processed_logprobs", "high"),
+        ({**PLAIN, "from_start": True}, "prob.processed_logprobs", "high"),
+        ({"growth": 2.5}, "prob.weight_sync", "high"),
+    ],
+    ids=["with the speed", "a penalty or old weights", "hotter", "few forks", "all along", "grows"],
+)
+def test_a_late_surprise_is_told_by_what_goes_with_it(
+    figures: dict[str, Any], cause: str, confidence: str
+) -> None:
+    seen = seen_of(surprise={**LATE, **figures}, declared=DECLARED)
+    check = check_of("probability", "sampler")
+    result = judge(check, seen, playbook="crash", layer="probability")
+    found = build_finding(check, result, seen)
+    assert (found.cause, found.confidence) == (cause, confidence)
