@@ -20,8 +20,10 @@ COUNTER_BYTES = 8
 """Largest tensor of an optimizer state that is kept: a count of steps."""
 
 
-def slim(source: Path, target: Path, *, thin: bool = False) -> None:
-    """Copy a TRL output folder without weights, event files and README.
+def slim(source: Path, target: Path, *, thin: bool = False, weights: str = "") -> None:
+    """Copy a TRL output folder without event files and README.
+
+    Of the weights those tensors are kept whose names begin with `weights`; none without it.
 
     Completions lose the pandas metadata and are compressed, optimizer states keep their layout and
     counts of steps without the moments; captures and metrics are copied as they are.
@@ -40,6 +42,8 @@ def slim(source: Path, target: Path, *, thin: bool = False) -> None:
             _copy(state, target / state.parent.name / name)
     for state in filter(zipfile.is_zipfile, source.glob("checkpoint-*/optimizer.pt")):
         _copy_counts(state, target / state.parent.name / state.name)
+    for stored in source.glob("checkpoint-*/model.safetensors") if weights else ():
+        _copy_weights(stored, target / stored.parent.name / stored.name, weights)
     for completions in source.glob("completions/*.parquet"):
         repack(completions, target / "completions" / completions.name)
     if thin:
@@ -69,6 +73,22 @@ def _copy_counts(source: Path, target: Path) -> None:
                 small.writestr(zipfile.ZipInfo(entry.filename), whole.read(entry))
 
 
+def _copy_weights(source: Path, target: Path, start: str) -> None:
+    """Copy the tensors whose names begin with `start`, bit for bit."""
+    data = source.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header, kept, at = json.loads(data[8:begin]), {}, 0
+    pieces = []
+    for name, entry in sorted(header.items()):
+        if name.startswith(start):
+            first, stop = entry["data_offsets"]
+            pieces.append(data[begin + first : begin + stop])
+            kept[name] = {**entry, "data_offsets": [at, at := at + stop - first]}
+    text = json.dumps(kept).encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(pieces))
+
+
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
@@ -96,8 +116,9 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--thin", action="store_true")
+    parser.add_argument("--weights", default="", metavar="START", help="tensors that are kept")
     arguments = parser.parse_args()
-    slim(arguments.source, arguments.target, thin=arguments.thin)
+    slim(arguments.source, arguments.target, thin=arguments.thin, weights=arguments.weights)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ _TABLE: dict[str, Tool] = {}
 
 # One line per file of measurements. A new file of tools is added here and nowhere else.
 _MODULES = (
+    "absorbed",
     "advantages",
     "around",
     "arrival",

@@ -174,4 +174,16 @@ OPTIMIZER: tuple[Run, ...] = (
         start=M6,
         config={"entropy_coef": 0.15, "max_steps": 80},
     ),
+    fault(
+        "snipe",
+        7031,
+        "num.update_absorbed",
+        None,
+        "Weights are kept in bf16 between steps, at a learning rate of 4e-5.",
+        "It makes no progress.",
+        start=M7,
+        config={"max_steps": 80, "save_steps": 40, "learning_rate": 4e-5},
+        trainer="CoarseWeights",
+        segments=resumed(Segment(), at=40),
+    ),
 )

@@ -110,3 +110,15 @@ class LateClamp(LoggedGRPOTrainer):
         whole = (drift * inputs["completion_mask"]).sum(1)
         weight = whole.half().exp().clamp(max=1.0).float()
         return loss - self.fault["coefficient"] * weight.mean()
+
+
+class CoarseWeights(LoggedGRPOTrainer):
+    """Weights are kept in bfloat16 between steps, without a copy in full precision."""
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        import torch
+
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight.copy_(weight.bfloat16())
+        super()._maybe_log_save_evaluate(*args, **kwargs)
