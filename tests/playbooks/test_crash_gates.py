@@ -391,3 +391,26 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
     assert "the outcome goes from 0.7 to 0.4" in found.claim
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        ({}, "fail"),
+        # Learning all the same, however much of the budget is spent; and far from spent.
+        ({"reward_gain_z": 11.6}, "pass"),
+        ({"used_share": 0.32}, "pass"),
+    ],
+)
+def test_a_pinned_policy_learns_nothing(figures: dict[str, Any], outcome: str) -> None:
+    budget = {
+        "beta": 5.0,
+        "beta_loose": 0.6,
+        "used_share": 1.4,
+        "kl_late": 0.0017,
+        "contrast": 0.98,
+    }
+    budget |= {"reward_gain": 0.006, "reward_gain_z": 0.3, "first_bad_step": 1} | figures
+    steps = {"n_steps": 120, "runaway": False, "reuse_alarm": False, "resume_jump": False}
+    found = judged("optimizer", "step_size", steps=steps, norms=None, budget=budget)
+    assert found.outcome == outcome
