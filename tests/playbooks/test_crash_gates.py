@@ -414,3 +414,40 @@ def test_a_pinned_policy_learns_nothing(figures: dict[str, Any], outcome: str) -
     steps = {"n_steps": 120, "runaway": False, "reuse_alarm": False, "resume_jump": False}
     found = judged("optimizer", "step_size", steps=steps, norms=None, budget=budget)
     assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("figures", "kl_first", "cause"),
+    [
+        ({}, 0.077, "prob.nondeterministic_trainer"),
+        ({"deviation_before_update": None}, 0.077, "prob.nondeterministic_trainer"),
+        # The reference agrees with the trainer: what is off is the old side.
+        ({}, 0.0, "prob.old_logprob_source"),
+        ({"off_at_step_1": False}, 0.077, "prob.old_logprob_source"),
+        # As coarse arithmetic of a pass of its own leaves them, or exact.
+        ({"deviation_before_update": 0.05, "clip_before_update": 0.0}, 0.0, None),
+        ({"share_off_before_update": 0.0}, 0.0, None),
+    ],
+)
+def test_ratios_before_the_second_pass(
+    figures: dict[str, Any], kl_first: float, cause: str | None
+) -> None:
+    ratios = {"ratio_logged": True, "share_off_before_update": 1.0, "off_at_step_1": True}
+    ratios |= {"deviation_before_update": 25.0, "clip_before_update": 0.06, "first_bad_step": 1}
+    declared = {"updates_per_batch": 2.0, "engine_used": False}
+    figures = {"ratios": ratios | figures, "declared": declared, "surprise": None}
+    figures["reference"] = {"kl_first": kl_first, "kl_back": None, "policy_back": False}
+    result = judged("probability", "ratio_before_update", **figures)
+    assert result.outcome == ("pass" if cause is None else "fail")
+    if cause:
+        check = check_of("probability", "ratio_before_update")
+        assert build_finding(check, result, seen_of(**figures)).cause == cause
+
+
+@pytest.mark.parametrize(("off", "outcome"), [(True, "pass"), (False, "fail"), (None, "fail")])
+def test_a_trainer_that_differs_from_itself_proves_no_other_reference(
+    off: bool | None, outcome: str
+) -> None:
+    reference = {"kl_first": 0.077, "kl_back": None, "policy_back": False, "first_bad_step": 1}
+    ratios = {"off_at_step_1": off}
+    assert judged("optimizer", "reference", reference=reference, ratios=ratios).outcome == outcome
