@@ -451,3 +451,23 @@ def test_a_trainer_that_differs_from_itself_proves_no_other_reference(
     reference = {"kl_first": 0.077, "kl_back": None, "policy_back": False, "first_bad_step": 1}
     ratios = {"off_at_step_1": off}
     assert judged("optimizer", "reference", reference=reference, ratios=ratios).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("size", "z", "outcome"),
+    [(1.93, 5.1, "inconclusive"), (1.93, 2.7, "pass"), (1.0, 0.0, "pass"), (None, None, "pass")],
+)
+def test_a_norm_that_changes_against_its_advantages_excludes_no_factor(
+    size: float | None, z: float | None, outcome: str
+) -> None:
+    level = {"late_over_early": 1.5, "early_over_late": 0.66, "change_size": size, "change_z": z}
+    found = judged(
+        "accumulation",
+        "loss_identity",
+        identity=None,
+        scatter=None,
+        onset={"is_steady": True},
+        setting={"accumulation_steps": 2.0, "updates_per_batch": 1.0},
+        level=level,
+    )
+    assert found.outcome == outcome
