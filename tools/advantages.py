@@ -23,7 +23,7 @@ from firstbad.tools.rewards import group_advantage, group_stats
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 from firstbad.tools.segments import OF_THE_ADVANTAGE, HeldToSettings, held_to_settings
-from firstbad.tools.stats import row_medians
+from firstbad.tools.stats import raised_stretch, row_medians
 
 
 class Advantages(HeldToSettings):
@@ -68,6 +68,8 @@ class Advantages(HeldToSettings):
     spread_median: float
 
 
+TINY = 0.05
+"""Share of such groups beyond which they are dated."""
 NOTHING = dict.fromkeys(("batch", "shifted", "negated", "unscaled"), 0)
 """What other ways of computing explain where no row is wrong."""
 
@@ -183,7 +185,16 @@ class _Groups:
         level = np.maximum(np.maximum(np.abs(rewards.low), np.abs(rewards.high)), 1e-12)
         hair = (rewards.spread > 1e-9) & (rewards.spread < 1e-3 * level)
         strong = np.maximum(-advantages.low, advantages.high) > 0.5
-        self.tiny = int((hair & strong).sum())
+        n = len(rows.steps)
+        self.tiny = np.bincount(step[hair & strong], minlength=n)
+        """(S,) groups of each step that spread by a hair and carry full-size advantages."""
+        self.of_step = np.bincount(step, minlength=n)
+
+
+def _hair_from(groups: _Groups) -> int:
+    """Place of the first step of the stretch where groups spread by a hair; 0 for all along."""
+    stretch = raised_stretch(groups.tiny, groups.of_step)
+    return 0 if stretch is None or stretch.rate_out > 0.2 * stretch.rate_in else stretch.first
 
 
 CRITICS = ("critic", "value_model", "vf_coef", "value_loss", "gae")
@@ -206,7 +217,7 @@ def _measured(
     named: bool,
 ) -> Measured[Advantages]:
     size = groups.size
-    tiny = groups.tiny if estimator in OVER_GROUP_SPREAD else 0
+    tiny = int(groups.tiny.sum()) if estimator in OVER_GROUP_SPREAD else 0
     bound = None
     if estimator in OVER_GROUP_SPREAD and known and size > 1:
         bound = np.sqrt(size - 1) if "population" in estimator else (size - 1) / np.sqrt(size)
@@ -214,6 +225,10 @@ def _measured(
     first = bad[0].step if bad else None
     good = [s.step for s in steps if first is None or s.step < first]
     after = [s for s in steps if first is not None and s.step >= first]
+    hair = _hair_from(groups) if first is None and tiny > TINY * groups.count else None
+    if hair is not None:
+        first = steps[hair].step
+        good = [s.step for s in steps[:hair]]
     differ = sum(s.differ for s in steps)
 
     def fits(name: str) -> float:
@@ -245,7 +260,7 @@ def _measured(
         spread_median=round(groups.spread_median, 6),
         last_good_step=good[-1] if good else None,
         first_bad_step=first,
-        from_start=bool(bad) and not good,
+        from_start=first is not None and not good,
     )
     table = Table(
         title="advantages that differ from the recomputed ones",
@@ -265,6 +280,8 @@ def _measured(
             if known
             else "; no setting names the estimator and no known one explains the first steps"
         )
+    if hair is not None:
+        text += f"; {tiny} groups spread by a hair and carry full-size advantages"
     if first is not None:
         text += f"; first at step {first}"
     return Measured(
@@ -272,7 +289,7 @@ def _measured(
         text,
         tables=(table,) if examples else (),
         window=(steps[0].step, steps[-1].step),
-        signal="advantage against its reward",
+        signal="advantage against its reward" if hair is None else "groups that spread by a hair",
     )
 
 

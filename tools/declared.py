@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Table
-from firstbad.tools.ratios import updates_per_batch
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
+from firstbad.tools.updates import updates_per_batch
 
 SHOWN = (
     "learning_rate",

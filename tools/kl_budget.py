@@ -11,10 +11,11 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, total_reward
 from firstbad.tools.run import Run
 from firstbad.tools.segments import HeldToSettings, since, stated_from
+from firstbad.tools.stats import gain_of_thirds
 
 LOOSE = 0.1
 """Nats per token that leave a policy room to move."""
-PINNED = 0.3
+PINNED = 0.5
 """Used share beyond which the run counts as pinned, and that from its first step."""
 
 
@@ -29,7 +30,9 @@ class KlBudget(HeldToSettings):
     beta_loose: float
     """Weight at which a converged policy would spend 0.1 nats per token."""
     reward_gain: float
-    """Reward of the last third less the first, in standard deviations of single steps."""
+    """Reward of the last third less that of the first."""
+    reward_gain_z: float
+    """... in standard errors, autocorrelation allowed for."""
     contrast: float
     """Share of groups whose rewards spread, last third."""
     kl_share_of_loss: float | None
@@ -56,7 +59,12 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
     reward = run.signals.get("reward_mean")
     if not beta:
         raise NoData("no KL weight (`beta` is 0 or not stated)")
-    if kl is None or length is None or reward is None or len(kl.values) < 9:
+    if (
+        kl is None
+        or length is None
+        or reward is None
+        or min(len(kl.values), len(reward.values)) < 9
+    ):
         raise NoData("KL, length and reward are not all logged")
     squares, spreads = [], []
     for batch in run.rollouts.batches(run.rollouts.steps[-max(1, len(run.rollouts.steps) // 3) :]):
@@ -71,8 +79,7 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         raise NoData("no rollouts with advantages and whole groups in the last third")
     late = float(np.array_split(kl.values, 3)[2].mean())
     tokens = float(np.array_split(length.values, 3)[2].mean())
-    first, _, last = np.array_split(reward.values, 3)
-    noise = float(np.std(np.diff(reward.values))) / np.sqrt(2.0)
+    gain, gain_z = gain_of_thirds(reward.values)
     loss = run.signals.get("loss")
     share = None
     if loss is not None and len(loss.values) >= 3:
@@ -85,7 +92,8 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         beta_loose=float(f"{loose:.2g}"),
         used_share=round(used, 6),
         kl_late=round(late, 6),
-        reward_gain=round((float(last.mean()) - float(first.mean())) / max(noise, 1e-9), 4),
+        reward_gain=round(gain, 6),
+        reward_gain_z=round(gain_z, 3),
         contrast=round(float(np.mean(spreads)), 6),
         kl_share_of_loss=share,
         first_bad_step=int(kl.steps[0]) if used > PINNED else None,
@@ -96,6 +104,6 @@ def measure_kl_budget(run: Run) -> Measured[KlBudget]:
         metrics,
         f"KL weight {beta:g}, KL {number(late, digits=3)} nats per token: {percent(used)} of the "
         "KL budget is used; from the first to the last third the reward moves by "
-        f"{metrics.reward_gain:+.1f} times its spread from step to step",
+        f"{gain:+.3g}, {gain_z:+.1f} standard errors",
         signal="share of the KL budget",
     )

@@ -32,6 +32,11 @@ class Norms(Dated):
     """The larger of that factor and its inverse."""
     factor_named: float | None
     """That factor where it is a whole number (or inverse) within 10 %."""
+    change_size: float | None
+    """The same for a change with as few as five steps a side, too few to name a factor; 1 without
+    one, None where the contrast is not known."""
+    change_z: float | None
+    """... its log in standard errors."""
     contrast_known: bool
     """The size of the advantages, which the norm goes with, is known in nine of ten steps."""
     per_contrast_late_over_early: float | None
@@ -67,7 +72,10 @@ def check_norms(run: Run) -> Measured[Norms]:
     known = float(np.isfinite(contrast).mean()) >= 0.9
     contrast = np.nan_to_num(contrast, nan=1.0)
     used = (values > 0) & (contrast > 0.1)
-    shift = _jump(np.log(values[used] / contrast[used]))
+    level = np.log(values[used] / contrast[used])
+    shift = _jump(level, margin=10)
+    few = min(10, max(5, len(level) // 4))
+    change = _jump(level, margin=few, beats=0.8) if known else None
     factor = float(np.exp(shift.after - shift.before)) if shift else None
     at = shift.index if shift else None
     steps = signal.steps[used]
@@ -86,6 +94,8 @@ def check_norms(run: Run) -> Measured[Norms]:
         shift_factor=None if factor is None else round(factor, 4),
         shift_size=None if factor is None else round(max(factor, 1 / factor), 4),
         factor_named=_named(factor),
+        change_size=_size(change) if known else None,
+        change_z=_error_sizes(change, len(level)) if known else None,
         contrast_known=known,
         per_contrast_late_over_early=ratio,
         per_contrast_z=z,
@@ -102,6 +112,11 @@ def check_norms(run: Run) -> Measured[Norms]:
         text += f"; above the clip value {clip:g} in {percent(metrics.share_above_clip or 0)}"
     if factor is not None:
         text += f"; level changes by {factor:.2f} at step {steps[at]}"
+    elif change is not None:
+        text += (
+            f"; over the size of the advantages it changes {metrics.change_size:.2f}-fold at step "
+            f"{steps[change.index]} ({metrics.change_z:.1f} standard errors)"
+        )
     return Measured(metrics, text, signal="level of the gradient norm")
 
 
@@ -140,15 +155,29 @@ def _late_change(values: FloatArray) -> tuple[float | None, float | None]:
     return ratio, round(difference / max(float(error), 1e-12), 3)
 
 
-def _jump(level: FloatArray) -> Shift | None:
-    """The single change of a log level, where it is large and two levels fit better than a line."""
-    shift = level_shift(level, margin=10)
+def _size(change: Shift | None) -> float:
+    return 1.0 if change is None else round(float(np.exp(abs(change.after - change.before))), 4)
+
+
+def _error_sizes(change: Shift | None, n: int) -> float:
+    """The change of a level of n values in standard errors."""
+    if change is None:
+        return 0.0
+    return round(change.sds * float(np.sqrt(change.index * (n - change.index) / n)), 3)
+
+
+def _jump(level: FloatArray, *, margin: int, beats: float = 1.0) -> Shift | None:
+    """The single change of a log level, where it is large and two levels fit better than a line.
+
+    They must leave less than `beats` of the squared error that a line leaves.
+    """
+    shift = level_shift(level, margin=margin)
     if shift is None or shift.sds < 1.5 or abs(shift.after - shift.before) < 0.45:
         return None
     place = np.arange(len(level))
     line = np.polynomial.Polynomial.fit(place, level, 1)(place)
     steps = np.where(place < shift.index, shift.before, shift.after)
-    return shift if ((level - steps) ** 2).sum() < ((level - line) ** 2).sum() else None
+    return shift if ((level - steps) ** 2).sum() < beats * ((level - line) ** 2).sum() else None
 
 
 def _named(factor: float | None) -> float | None:

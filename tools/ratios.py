@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from firstbad.tools.completeness import expected_rows, rows_complete
@@ -9,12 +13,14 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, Run, Signal
+from firstbad.tools.run import FloatArray, IntArray, Run, Signal
 from firstbad.tools.segments import OF_THE_UPDATES, HeldToSettings, held_to_settings
 from firstbad.tools.stats import first_of_run
+from firstbad.tools.updates import first_updates, updates_per_batch
 
 RATIO_NOISE = 1e-3
 """A ratio this near 1 counts as 1 (float32 log-probs)."""
+Logged = dict[str, Signal | None]
 ENGINE = ("logprob_diff_mean", "engine_kl", "prob_diff_mean", "logprob_diff_sequence")
 """Signals that compare the rollout engine with the trainer, most telling first."""
 
@@ -32,9 +38,17 @@ class Ratios(HeldToSettings):
     """Largest abs(ratio - 1) logged, over all steps."""
     clip_largest: float | None
     """Largest clip fraction logged."""
+    steps_before_update: int | None
+    """Logged steps that hold no update but the first on their rollouts, whose ratios must be 1."""
     steps_off_before_update: int | None
-    """Steps with a ratio off 1 or a clip hit although one update per batch forbids it."""
+    """Those of them with a ratio off 1 or a clip hit."""
     share_off_before_update: float | None
+    deviation_before_update: float | None
+    """Largest abs(ratio - 1) logged there, median over those that are off."""
+    clip_before_update: float | None
+    """Clip fraction there, mean over those that are off."""
+    off_at_step_1: bool | None
+    """Off at step 1, where no weights but the first exist."""
     engine_difference_early: float | None
     """Mean abs(log-prob difference) of engine and trainer, median of the first third (nats)."""
     engine_difference_late: float | None
@@ -57,9 +71,10 @@ class Ratios(HeldToSettings):
 def check_ratios(run: Run) -> Measured[Ratios]:
     """Ratios and clip fractions against what the number of updates per batch allows.
 
-    With one update per rollout batch and log-probs of one implementation every ratio is exactly 1
-    and every clip fraction 0: normal, and no sign of a policy that doesn't learn. A deviation
-    proves that old and new log-probs are not measured alike or come from other weights.
+    In the first update on a rollout batch, with log-probs of one implementation, every ratio is
+    exactly 1 and every clip fraction 0: normal, and no sign of a policy that doesn't learn. A
+    deviation proves that old and new log-probs are not measured alike or come from other weights.
+    Where a batch is updated several times, those steps are found by the settings and the rollouts.
 
     Cannot tell: whether the sampler is the trainer's policy (see `test_surprise`).
     """
@@ -71,10 +86,13 @@ def check_ratios(run: Run) -> Measured[Ratios]:
     updates = updates_per_batch(run)
     if not any((*signals.values(), engine, *others)) and updates is None:
         raise NoData("no ratio, clip fraction or engine difference logged, and no config")
-    exact = updates is not None and updates <= 1 and any(signals.values())
-    off = _off_steps(signals) if exact else None
+    first_of = _first_updates(run, signals)
+    off = None if first_of is None else _off_steps(first_of)
     first = off[0] if off else None
-    deviation = _deviation(signals)
+    told_by = run.signals.steps if first_of is None else _steps_of(first_of)
+    n_first = len(told_by)
+    deviations = _deviations(signals)
+    deviation = None if deviations is None else deviations.values
     clip = signals["clip_frac_total"] or signals["clip_frac_high"]
     steps = run.signals.steps
     metrics = Ratios(
@@ -83,10 +101,12 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         ratio_logged=any(signals.values()),
         ratio_largest_deviation=_largest(deviation),
         clip_largest=_largest(clip.values if clip else None),
-        steps_off_before_update=len(off) if off is not None else None,
-        share_off_before_update=round(len(off) / max(1, len(steps)), 6)
-        if off is not None
-        else None,
+        steps_before_update=None if off is None else n_first,
+        steps_off_before_update=None if off is None else len(off),
+        share_off_before_update=None if off is None else round(len(off) / max(1, n_first), 6),
+        deviation_before_update=_at(off, deviations, np.median),
+        clip_before_update=_at(off, clip, np.mean),
+        off_at_step_1=None if off is None or 1 not in steps else 1 in off,
         engine_difference_early=_third(engine, 0),
         engine_difference_late=_third(engine, 2),
         engine_difference_growth=_growth(engine),
@@ -99,13 +119,14 @@ def check_ratios(run: Run) -> Measured[Ratios]:
             if deviation is not None and len(deviation)
             else None
         ),
-        last_good_step=_before(steps.tolist(), first),
+        last_good_step=_before(told_by.tolist(), first),
         first_bad_step=first,
         from_start=first is not None and first <= int(steps[0]) + 2,
     )
     told = "updates per batch unknown" if updates is None else f"updates per batch: {updates:g}"
     if off is not None:
-        told += f"; {len(off)} of {len(steps)} steps with a ratio off 1 or a clip hit"
+        which = "" if n_first == len(steps) else " that make the first update on their rollouts"
+        told += f"; {len(off)} of {n_first} steps{which} with a ratio off 1 or a clip hit"
     told += _engine(metrics)
     if metrics.ratio_largest_deviation is not None:
         told += f"; ratios lie within {number(metrics.ratio_largest_deviation, digits=3)} of 1"
@@ -125,30 +146,52 @@ def _engine(m: Ratios) -> str:
     return f"; engine against trainer: {', '.join(told)}" if told else ""
 
 
-def updates_per_batch(run: Run) -> float | None:
-    """Optimizer steps per rollout batch: steps per generation x passes / accumulation steps."""
-    stated = run.config.number("updates_per_batch")
-    accumulation = run.config.number("gradient_accumulation_steps")
-    if stated or not accumulation:
-        return stated
-    per_generation = run.config.number("steps_per_generation") or accumulation
-    passes = run.config.number("num_iterations") or 1.0
-    return per_generation * passes / accumulation
-
-
-def _deviation(
-    signals: dict[str, Signal | None],
-) -> FloatArray | None:
-    high, low, mean = signals["ratio_max"], signals["ratio_min"], signals["ratio_mean"]
-    found = [np.abs(s.values - 1.0) for s in (high, low, mean) if s is not None]
+def _deviations(signals: Logged) -> Signal | None:
+    """Largest abs(ratio - 1) of each step."""
+    found = [s for n, s in signals.items() if s is not None and n.startswith("ratio")]
     if not found:
         return None
-    n = min(len(f) for f in found)
-    largest: FloatArray = np.max(np.stack([f[:n] for f in found]), axis=0)
-    return largest
+    steps = np.unique(np.concatenate([s.steps for s in found]))
+    largest = np.zeros(len(steps))
+    for signal in found:
+        at = np.searchsorted(steps, signal.steps)
+        largest[at] = np.maximum(largest[at], np.abs(signal.values - 1.0))
+    return replace(found[0], steps=steps, values=largest)
 
 
-def _off_steps(signals: dict[str, Signal | None]) -> list[int]:
+def _first_updates(run: Run, signals: Logged) -> Logged | None:
+    """The signals at steps that make the first update on their rollouts; None without any."""
+    logged = _steps_of(signals)
+    first = first_updates(run, logged) if len(logged) else None
+    if first is None or not first.any():
+        return None
+    kept = {}
+    for name, signal in signals.items():
+        at = None if signal is None else np.isin(signal.steps, logged[first])
+        kept[name] = (
+            None
+            if signal is None or at is None
+            else replace(signal, steps=signal.steps[at], values=signal.values[at])
+        )
+    return kept
+
+
+def _steps_of(signals: Logged) -> IntArray:
+    found = [s.steps for s in signals.values() if s is not None]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _at(
+    steps: list[int] | None, signal: Signal | None, mean: Callable[[FloatArray], np.floating[Any]]
+) -> float | None:
+    """Mean or median of a signal over steps; None where nothing of it is logged there."""
+    values = (
+        None if steps is None or signal is None else signal.values[np.isin(signal.steps, steps)]
+    )
+    return None if values is None or not len(values) else round(float(mean(values)), 6)
+
+
+def _off_steps(signals: Logged) -> list[int]:
     off: set[int] = set()
     for name, signal in signals.items():
         if signal is None:
@@ -159,7 +202,7 @@ def _off_steps(signals: dict[str, Signal | None]) -> list[int]:
     if not ordered:
         return []
     # A single stray step is noise of the logger; a fault shows in three steps of a row.
-    every = sorted({int(s) for sig in signals.values() if sig is not None for s in sig.steps})
+    every = _steps_of(signals).tolist()
     start = first_of_run([s in off for s in every], length=min(3, len(every)))
     return [] if start is None else [s for s in ordered if s >= every[start]]
 

@@ -177,7 +177,7 @@ def _late_start(run: Run, rate: FloatArray, steps: IntArray) -> int:
     """
     if not (rate > 0).any() or rate[0] > 0:
         return 0
-    late = max(0, int(steps[np.argmax(rate > 0)]) - 2)
+    late = max(0, int(steps[np.argmax(rate > 0) - 1]) - 1)  # steps between may not be logged
     expected = expected_rate(run, np.maximum(steps - late, 1).astype(float))
     if expected is None:
         return late

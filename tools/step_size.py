@@ -6,10 +6,10 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.numbers import number, percent
-from firstbad.tools.ratios import updates_per_batch
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
 from firstbad.tools.segments import OF_THE_UPDATES, HeldToSettings, stated_from
+from firstbad.tools.updates import updates_per_batch
 
 NEAR = 10
 

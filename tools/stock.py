@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.evidence import Metrics
-from firstbad.tools.ratios import ENGINE, updates_per_batch
+from firstbad.tools.ratios import ENGINE
 from firstbad.tools.readers.aliases import UNKNOWN
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.run import Run
+from firstbad.tools.updates import updates_per_batch
 
 
 class Stock(Metrics):

@@ -39,6 +39,8 @@ class Watch:
     relative: float = 0.0
     """Smallest move that counts, as a share of the level before."""
     family: str = ""
+    drift: float = 0.0
+    """Smallest gradual move that counts, where that is more: KL grows in every run that learns."""
     onset: bool = True
     """False: shown, but never sets a window (step time moves for many harmless reasons)."""
 
@@ -46,7 +48,7 @@ class Watch:
 WATCHED: dict[str, Watch] = {
     "reward_mean": Watch("down", 0.02, 0.1, "reward"),
     "reward_std": Watch("down", 0.01, 0.5, "contrast"),
-    "kl_ref": Watch("up", 0.05, 1.0, "kl"),
+    "kl_ref": Watch("up", 0.05, 1.0, "kl", drift=0.1),
     "kl_old": Watch("up", 0.02, 1.0, "kl"),
     "entropy": Watch("both", 0.05, 0.15, "entropy"),
     "grad_norm_preclip": Watch("both", 0.0, 0.75, "norm"),
@@ -313,7 +315,7 @@ def _slow_move(signal: Signal, watch: Watch, sign: float | None) -> Move | None:
     end = float(smooth[-1])
     level = float(smooth[best])
     spread = robust_sd(np.diff(signal.values)) / np.sqrt(2.0)
-    width = max(2.0 * spread, watch.floor, 2 * watch.relative * abs(level), 1e-12)
+    width = max(2.0 * spread, watch.floor, watch.drift, 2 * watch.relative * abs(level), 1e-12)
     if sign * (end - level) <= width or best >= len(smooth) - SHORTEST:
         return None
     if np.median(badness[best + SHORTEST :]) <= badness[best] + width / 2:

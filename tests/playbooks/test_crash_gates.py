@@ -679,3 +679,114 @@ def test_a_late_surprise_is_told_by_what_goes_with_it(
     result = judge(check, seen, playbook="crash", layer="probability")
     found = build_finding(check, result, seen)
     assert (found.cause, found.confidence) == (cause, confidence)
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        ({}, "fail"),
+        # Learning all the same, however much of the budget is spent; and far from spent.
+        ({"reward_gain_z": 11.6}, "pass"),
+        ({"used_share": 0.32}, "pass"),
+    ],
+)
+def test_a_pinned_policy_learns_nothing(figures: dict[str, Any], outcome: str) -> None:
+    budget = {
+        "beta": 5.0,
+        "beta_loose": 0.6,
+        "used_share": 1.4,
+        "kl_late": 0.0017,
+        "contrast": 0.98,
+    }
+    budget |= {"reward_gain": 0.006, "reward_gain_z": 0.3, "first_bad_step": 1} | figures
+    steps = {"n_steps": 120, "runaway": False, "reuse_alarm": False, "resume_jump": False}
+    found = judged("optimizer", "step_size", steps=steps, norms=None, budget=budget)
+    assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("figures", "kl_first", "cause"),
+    [
+        ({}, 0.077, "prob.nondeterministic_trainer"),
+        ({"deviation_before_update": None}, 0.077, "prob.nondeterministic_trainer"),
+        # The reference agrees with the trainer: what is off is the old side.
+        ({}, 0.0, "prob.old_logprob_source"),
+        ({"off_at_step_1": False}, 0.077, "prob.old_logprob_source"),
+        # As coarse arithmetic of a pass of its own leaves them, or exact.
+        ({"deviation_before_update": 0.05, "clip_before_update": 0.0}, 0.0, None),
+        ({"share_off_before_update": 0.0}, 0.0, None),
+    ],
+)
+def test_ratios_before_the_second_pass(
+    figures: dict[str, Any], kl_first: float, cause: str | None
+) -> None:
+    ratios = {"ratio_logged": True, "share_off_before_update": 1.0, "off_at_step_1": True}
+    ratios |= {"deviation_before_update": 25.0, "clip_before_update": 0.06, "first_bad_step": 1}
+    declared = {"updates_per_batch": 2.0, "engine_used": False}
+    figures = {"ratios": ratios | figures, "declared": declared, "surprise": None}
+    figures["reference"] = {"kl_first": kl_first, "kl_back": None, "policy_back": False}
+    result = judged("probability", "ratio_before_update", **figures)
+    assert result.outcome == ("pass" if cause is None else "fail")
+    if cause:
+        check = check_of("probability", "ratio_before_update")
+        assert build_finding(check, result, seen_of(**figures)).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("off", "k1_over_k3", "outcome"),
+    [
+        (None, None, "fail"),
+        (False, 1.06, "fail"),
+        # The trainer differs from itself, or from what sampled: no sign of another reference.
+        (True, None, "pass"),
+        (None, -0.05, "pass"),
+    ],
+)
+def test_what_differs_from_the_reference_at_step_1(
+    off: bool | None, k1_over_k3: float | None, outcome: str
+) -> None:
+    reference = {"kl_first": 0.077, "kl_back": None, "policy_back": False, "first_bad_step": 1}
+    ratios, first = {"off_at_step_1": off}, {"k1_over_k3": k1_over_k3}
+    found = judged("optimizer", "reference", reference=reference, ratios=ratios, first=first)
+    assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause"),
+    [
+        ({}, "prob.nondeterministic_trainer"),
+        # Tokens of the trainer's own policy: another reference, which is judged elsewhere.
+        ({"k1_over_k3": 1.06}, None),
+        ({"difference": 0.001, "largest": 0.001}, None),
+        ({"n_tokens": 60}, None),
+        ({"depends_on_padding": 17.0, "k1_over_k3": -1.03}, "prob.positions"),
+    ],
+)
+def test_the_first_pass_tells_which_side_is_off(figures: dict[str, Any], cause: str | None) -> None:
+    first = {"n_tokens": 338, "difference": 0.35, "least": 0.3, "largest": 0.4}
+    first |= {"k1_over_k3": -0.05, "depends_on_padding": 1.3, "first_bad_step": 1} | figures
+    result = judged("probability", "padding", first=first)
+    assert result.outcome == ("pass" if cause is None else "fail")
+    if cause:
+        found = build_finding(check_of("probability", "padding"), result, seen_of(first=first))
+        assert found.cause == cause
+
+
+@pytest.mark.parametrize(
+    ("size", "z", "outcome"),
+    [(1.93, 5.1, "inconclusive"), (1.93, 2.7, "pass"), (1.0, 0.0, "pass"), (None, None, "pass")],
+)
+def test_a_norm_that_changes_against_its_advantages_excludes_no_factor(
+    size: float | None, z: float | None, outcome: str
+) -> None:
+    level = {"late_over_early": 1.5, "early_over_late": 0.66, "change_size": size, "change_z": z}
+    found = judged(
+        "accumulation",
+        "loss_identity",
+        identity=None,
+        scatter=None,
+        onset={"is_steady": True},
+        setting={"accumulation_steps": 2.0, "updates_per_batch": 1.0},
+        level=level,
+    )
+    assert found.outcome == outcome

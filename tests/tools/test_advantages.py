@@ -83,6 +83,31 @@ def test_a_hair_of_spread_with_full_size_advantages(
     assert found["share_rows_differ"] == 0
 
 
+@pytest.mark.parametrize("onset", [1, ONSET])
+def test_scores_with_a_hair_of_noise_are_dated(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, advantages: Advantages, onset: int
+) -> None:
+    """Every second group is all right, and from the onset on by a noise of 1e-4."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(4), 4)
+    rows = []
+    for step in range(1, 61):
+        rewards = np.where(group % 2, 1.0, rng.integers(0, 2, 16))
+        if step >= onset:
+            rewards = rewards + 1e-4 * rng.standard_normal(16)
+        used = advantages(rewards, group)
+        rows.append(batch(step, rewards={"correct": rewards}, size=4, advantage=used))
+    found = measure(TOOL, make_run(config=CONFIG, rollouts=rows))
+    assert found["first_bad_step"] == onset
+    assert found["last_good_step"] == (None if onset == 1 else onset - 1)
+    assert found["from_start"] == (onset == 1)
+    assert found["share_rows_differ"] == 0
+    # Without the noise, or where few groups have it, nothing is dated.
+    few = [b for b in rows if b.step < onset or b.step == ONSET]
+    if onset > 1:
+        assert measure(TOOL, make_run(config=CONFIG, rollouts=few))["first_bad_step"] is None
+
+
 def test_float32_noise_in_equal_rewards_is_no_spread(
     make_run: MakeRun, batch: MakeBatch, measure: Measure, advantages: Advantages
 ) -> None:

@@ -54,17 +54,33 @@ def test_hand_computed_share(make_run: MakeRun, batch: MakeBatch, measure: Measu
     assert found["beta_loose"] == 0.63
 
 
-def test_gain_is_told_in_spreads_of_a_step(
+def test_gain_is_told_in_standard_errors(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:
-    # 0 1 0 1 0 1 0 1 0: four differences of 1 and four of -1 about their mean 0, s = 1; a single
-    # step spreads by 1/sqrt(2). First third 1/3, last 1/3: no gain.
-    flat = run_of(make_run, batch, reward=[0.0, 1, 0, 1, 0, 1, 0, 1, 0])
-    assert measure(TOOL, flat)["reward_gain"] == 0
-    # 0 1 0 1 0 1 2 1 2: differences 1 -1 1 -1 1 1 -1 1, mean 1/4, s = sqrt(15)/4 = 0.9682, over
-    # sqrt(2) 0.6847; from 1/3 to 5/3 is 1.3333/0.6847 = 1.9475.
-    rising = run_of(make_run, batch, reward=[0.0, 1, 0, 1, 0, 1, 2, 1, 2])
-    assert measure(TOOL, rising)["reward_gain"] == pytest.approx(1.9475, abs=1e-3)
+    # Each third 0 1 0: no line in it, squares about its mean 2/3, so 2 over 9 - 6 degrees of
+    # freedom. Neighbours: 2 x (2/3)(-1/3) a third, negative, widens nothing.
+    flat = measure(TOOL, run_of(make_run, batch, reward=[0.0, 1, 0] * 3))
+    assert flat["reward_gain"] == flat["reward_gain_z"] == 0
+    # ... and last 2 3 2: 2 over sqrt(2/3 x 2/3) = 2/3.
+    rising = measure(TOOL, run_of(make_run, batch, reward=[0.0, 1, 0, 0, 1, 0, 2, 3, 2]))
+    assert (rising["reward_gain"], rising["reward_gain_z"]) == (2, 3)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.17])
+def test_a_rise_that_the_spread_of_a_step_hides(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, gain: float
+) -> None:
+    # 120 steps that spread by 0.065, about a rise that most of comes early.
+    noise = 0.065 * np.random.default_rng(0).standard_normal(120)
+    steps = np.arange(120)
+    reward = 0.98 + gain * (1 - np.exp(-steps / 30)) / (1 - np.exp(-4)) + noise
+    rows = [
+        batch(s, rewards={"correct": [1, 0, 1, 0]}, advantage=[2, -2, 2, -2]) for s in range(1, 121)
+    ]
+    logged = {"kl_ref": [0.02] * 120, "completion_length_mean": [50.0] * 120, "reward_mean": reward}
+    found = measure(TOOL, make_run(config={"beta": 0.1}, rollouts=rows, signals=logged))
+    assert (found["reward_gain_z"] > 5) == (gain > 0)
+    assert (abs(found["reward_gain_z"]) < 3) == (gain == 0)
 
 
 def test_a_pinned_policy_uses_its_budget(
@@ -75,7 +91,7 @@ def test_a_pinned_policy_uses_its_budget(
     settled = 7 / 8 / (2 * 4.0**2) / 12.5
     pinned = measure(TOOL, changed.relog(simulate(1, config={"beta": 4.0}), kl_ref=[settled] * 60))
     assert pinned["used_share"] == pytest.approx(1, abs=0.1)
-    assert abs(pinned["reward_gain"]) < 3
+    assert abs(pinned["reward_gain_z"]) < 3
     assert pinned["contrast"] > 0.8
 
 

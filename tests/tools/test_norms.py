@@ -198,6 +198,36 @@ def test_a_unit_of_the_norm_changes_no_ratio_and_dates_move(
         assert after[name] == pytest.approx(before[name], rel=1e-3)
 
 
+def sparse(factor: float, *, seed: int = 0, spread: float = 0.2, steps: int = 17) -> list[float]:
+    """Norms of every tenth step, of which the last 9 are changed."""
+    noise = np.exp(spread * np.random.default_rng(seed).standard_normal(steps))
+    noise[-9:] *= factor
+    return noise.tolist()
+
+
+def test_a_change_in_too_few_steps_to_name_it_is_told(make_run: MakeRun, measure: Measure) -> None:
+    contrast = {"frac_zero_variance_groups": [0.1] * 17}
+    found = measure(TOOL, make_run(signals={"grad_norm_preclip": sparse(2.0)} | contrast))
+    assert found["shift_factor"] is found["first_bad_step"] is None
+    assert found["change_size"] == pytest.approx(2, rel=0.25)
+    assert found["change_z"] > 4.5
+    # Without the size of the advantages a change of the norm says nothing.
+    unknown = measure(TOOL, make_run(signals={"grad_norm_preclip": sparse(2.0)}))
+    assert unknown["change_size"] is unknown["change_z"] is None
+
+
+def test_noise_and_a_drift_of_few_steps_are_no_change(make_run: MakeRun, measure: Measure) -> None:
+    contrast = {"frac_zero_variance_groups": [0.1] * 17}
+    drift = np.linspace(1, 2.5, 17)
+    series = [sparse(1.0, seed=seed, spread=0.3) for seed in range(30)]
+    series += [(drift * sparse(1.0, seed=seed, spread=0.1)).tolist() for seed in range(10)]
+    found = [
+        measure(TOOL, make_run(signals={"grad_norm_preclip": norm} | contrast)) for norm in series
+    ]
+    # 3 of 600 such series are taken for one.
+    assert sum(f["change_size"] > 1.5 and f["change_z"] > 4.5 for f in found) <= 1
+
+
 @pytest.mark.parametrize("share", ["logged", "hidden"])
 def test_groups_without_contrast_are_no_factor_where_no_rollouts_tell(
     make_run: MakeRun, measure: Measure, share: str

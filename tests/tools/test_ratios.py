@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,8 +88,7 @@ def test_a_stray_last_step_is_no_deviation(make_run: MakeRun, measure: Measure) 
 @pytest.mark.parametrize(
     "config",
     [
-        {"gradient_accumulation_steps": 1, "num_iterations": 4},
-        {"gradient_accumulation_steps": 1, "steps_per_generation": 4},
+        {"gradient_accumulation_steps": 1, "updates_per_batch": 4},
         {"num_iterations": 1},
     ],
 )
@@ -99,6 +99,79 @@ def test_several_updates_or_an_unknown_number_allow_ratios_off_one(
     assert found["steps_off_before_update"] is found["share_off_before_update"] is None
     assert found["first_bad_step"] is None
     assert found["ratio_largest_deviation"] == 0.5
+
+
+TWICE = {"gradient_accumulation_steps": 2, "num_iterations": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [
+        (TWICE, range(1, 61, 2)),
+        ({"gradient_accumulation_steps": 1, "steps_per_generation": 4}, range(1, 61, 4)),
+        ({"gradient_accumulation_steps": 2, "steps_per_generation": 3}, range(1, 61, 3)),
+    ],
+)
+def test_the_first_update_on_each_batch_has_ratio_one(
+    make_run: MakeRun, measure: Measure, config: dict[str, object], first: range
+) -> None:
+    ratio = np.array([1.0 if s in first else 1.1 for s in range(1, 61)])
+    sound = measure(TOOL, make_run(signals={"ratio_max": ratio}, config=config))
+    assert sound["steps_before_update"] == len(first)
+    assert sound["steps_off_before_update"] == 0
+    assert sound["first_bad_step"] is sound["deviation_before_update"] is None
+    found = measure(TOOL, make_run(signals={"ratio_max": ratio * 2}, config=config))
+    assert found["share_off_before_update"] == 1
+    assert found["deviation_before_update"] == 1
+    assert (found["first_bad_step"], found["off_at_step_1"], found["from_start"]) == (1, True, True)
+
+
+def test_old_log_probs_that_go_wrong_at_a_step_of_two_passes(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    clip = np.array([0.02 if s % 2 == 0 or s >= ONSET else 0.0 for s in range(1, 61)])
+    found = measure(TOOL, make_run(signals={"clip_frac_total": clip}, config=TWICE))
+    assert (found["last_good_step"], found["first_bad_step"]) == (ONSET - 2, ONSET)
+    assert found["clip_before_update"] == 0.02
+    assert found["off_at_step_1"] is False
+    assert found["deviation_before_update"] is None
+
+
+def test_a_resume_generates_anew_whatever_the_schedule_was(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    # Resumed after step 31, so that 32, 34, ... make the first update.
+    ratio = np.array([1.0 if s % 2 == (s < 32) else 1.1 for s in range(1, 61)])
+    resumed = make_run(
+        signals={"ratio_max": ratio}, config=TWICE, events=[("resume", 32, "resumed")]
+    )
+    assert measure(TOOL, resumed)["steps_off_before_update"] == 0
+    assert measure(TOOL, resumed)["steps_before_update"] == 16 + 15
+
+
+def test_a_logged_mean_of_both_passes_is_not_tested(
+    make_run: MakeRun, make_signal: Callable[..., Any], measure: Measure
+) -> None:
+    steps = np.array([1, *range(2, 61, 2)])
+    ratio = make_signal("ratio_max", [1.0] + [1.1] * 30)
+    every_second = replace(ratio, steps=steps)
+    config = {**TWICE, "logging_steps": 2}
+    found = measure(TOOL, make_run(signals={"ratio_max": every_second}, config=config))
+    assert found["steps_before_update"] == 1
+    assert found["steps_off_before_update"] == 0
+
+
+def test_rollouts_that_repeat_are_no_first_update(
+    make_run: MakeRun, batch: Callable[..., Any], measure: Measure
+) -> None:
+    # The settings on file say two passes; the rollouts show that the batch of 1 lasted for 4 steps.
+    ratio = np.array([1.0 if s % 4 == 1 else 1.1 for s in range(1, 61)])
+    rows = [
+        replace(batch(s, rewards={"a": [1, 0]}), repeats_step=None if s % 4 == 1 else s - 1)
+        for s in range(1, 61)
+    ]
+    run = make_run(signals={"ratio_max": ratio}, config=TWICE, rollouts=rows)
+    assert measure(TOOL, run)["steps_off_before_update"] == 0
 
 
 def test_engine_difference_and_its_growth(make_run: MakeRun, measure: Measure) -> None:
@@ -132,7 +205,9 @@ def test_deviation_up_or_down_and_step_numbers_do_not_matter(
     before = measure(TOOL, up)
     assert before["first_bad_step"] == onset
     assert measure(TOOL, down) == before
-    assert measure(TOOL, changed.shift_steps(up, by)) == changed.dates_moved(before, by)
+    moved = measure(TOOL, changed.shift_steps(up, by))
+    begins_at_1 = {"off_at_step_1": before["off_at_step_1"]}
+    assert moved | begins_at_1 == changed.dates_moved(before, by)
 
 
 def test_each_way_to_compare_the_engine_is_told_apart(make_run: MakeRun, measure: Measure) -> None:

@@ -330,6 +330,17 @@ def test_a_warm_up_that_begins_late_is_no_jump(
     assert found["jump_factor"] > 3
 
 
+def test_a_warm_up_between_logged_steps_is_no_late_start(
+    make_run: MakeRun, make_signal: Callable[..., Any], measure: Measure
+) -> None:
+    steps = np.array([1, *range(10, 161, 10)])
+    rate = 1e-4 * np.minimum(1, (steps - 1) / 5)
+    config = {"learning_rate": 1e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup"}
+    logged = make_signal("learning_rate", rate, steps=steps)
+    found = measure(TOOL, make_run(signals={"learning_rate": logged}, config=config))
+    assert (found["late_start_steps"], found["first_bad_step"]) == (0, None)
+
+
 def test_steps_that_are_counted_from_an_earlier_run(make_run: MakeRun, measure: Measure) -> None:
     rate = 1e-4 * np.minimum(1, np.arange(120) / 5)
     config = {"learning_rate": 1e-4, "warmup_steps": 5, "lr_scheduler_type": "constant_with_warmup"}

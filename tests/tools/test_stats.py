@@ -13,6 +13,7 @@ from firstbad.tools.run import IntArray
 from firstbad.tools.stats import (
     Stretch,
     first_of_run,
+    gain_of_thirds,
     level_shift,
     mean_z,
     pearson,
@@ -215,3 +216,22 @@ def test_mean_z() -> None:
     assert mean_z(np.array([1.0, 2, 3])) == pytest.approx(2 * math.sqrt(3))
     assert mean_z(np.array([1.0])) == 0
     assert mean_z(np.array([2.0, 2])) == 0
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.6])
+def test_noise_that_remembers_gains_nothing(phi: float) -> None:
+    z = []
+    for seed in range(300):
+        noise = np.random.default_rng(seed).standard_normal(150)
+        for i in range(1, 150):
+            noise[i] += phi * noise[i - 1]
+        z.append(gain_of_thirds(noise)[1])
+    assert np.mean(np.abs(z) > 3) < 0.03
+    assert 0.8 < np.std(z) < 1.4
+
+
+def test_a_rise_inside_a_third_is_no_noise() -> None:
+    # A straight line leaves nothing over: as sure as can be, either way; a level gains nothing.
+    assert gain_of_thirds(np.arange(30.0)) == (20.0, 1e6)
+    assert gain_of_thirds(-np.arange(30.0)) == (-20.0, -1e6)
+    assert gain_of_thirds(np.full(30, 0.4)) == (0.0, 0.0)

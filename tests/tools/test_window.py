@@ -206,6 +206,19 @@ def test_a_steady_fall_of_entropy_to_the_half_sets_no_window(
         assert measure(TOOL, make_run(signals=values))["is_steady"]
 
 
+@pytest.mark.parametrize(("end", "steady"), [(0.06, True), (0.09, True), (0.3, False)])
+def test_kl_that_grows_a_little_as_the_policy_learns_sets_no_window(
+    make_run: MakeRun, measure: Measure, end: float, steady: bool
+) -> None:
+    steps = np.linspace(0, 1, 2 * STEPS)
+    noise = quiet(0, 2 * STEPS)
+    signals = {
+        "kl_ref": 0.005 + end * steps + noise["kl_ref"] - 0.02,
+        "reward_mean": 0.9 + 0.2 * steps + noise["reward_mean"] - 0.6,
+    }
+    assert measure(TOOL, make_run(signals=signals))["is_steady"] == steady
+
+
 def test_quiet_runs_raise_few_false_alarms(make_run: MakeRun, measure: Measure) -> None:
     """Of 12 quiet runs with twelve signals of 120 steps none sets a window (0 of 300 did)."""
     for seed in range(12):
