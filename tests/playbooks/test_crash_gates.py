@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firstbad.playbooks.conclude import build_finding
-from firstbad.playbooks.gate import judge
+from firstbad.playbooks.gate import all_hold, judge
 from firstbad.playbooks.loader import load
 from firstbad.playbooks.model import Check
 from firstbad.playbooks.results import CheckResult
@@ -164,6 +164,63 @@ def test_a_short_stretch_of_another_sampler(
         finding = build_finding(check_of("probability", "sampler"), result, seen_of(**seen))
         assert (finding.cause, finding.confidence) == ("prob.processed_logprobs", "medium")
         assert told in finding.claim
+
+
+PARTED = {
+    "n_before": 2000,
+    "n_after": 1100,
+    "before": -0.004,
+    "before_z": 0.2,
+    "after": -0.085,
+    "after_size": 0.085,
+    "after_z": 5.4,
+    "difference_z": 3.6,
+    "entropy_after": 0.68,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        ({}, "fail"),
+        ({"after_z": 4.7}, "pass"),
+        ({"after_size": 0.049, "after": -0.049}, "pass"),
+        ({"before_z": 5.0}, "pass"),  # there before the change: not its doing
+        ({"entropy_after": 0.1}, "pass"),
+    ],
+)
+def test_a_sampler_that_parts_where_the_text_changes_at_once(
+    figures: dict[str, Any], outcome: str
+) -> None:
+    sudden = {"found": True, "first_bad_step": 50}
+    result = judged("probability", "sampler_changed", parted={**PARTED, **figures}, sudden=sudden)
+    assert result.outcome == outcome
+
+
+def test_without_a_sudden_change_no_capture_is_asked_for() -> None:
+    for found, outcome in ((False, "pass"), (True, "inconclusive")):
+        result = judged("probability", "sampler_changed", parted=None, sudden={"found": found})
+        assert result.outcome == outcome
+    result = judged("probability", "sampler_changed", parted=PARTED, sudden={"found": False})
+    assert result.outcome == "pass", "halves of a steady run are compared and not judged"
+
+
+SUDDEN = {"moved_share": 0.41, "at_once_share": 0.65, "n_updates": 1.0, "explained": False}
+
+
+@pytest.mark.parametrize(
+    ("figures", "open_"),
+    [
+        ({}, True),
+        ({"explained": True}, False),
+        ({"moved_share": 0.2}, False),
+        ({"at_once_share": 0.22}, False),
+        ({"n_updates": 16.0}, False),
+    ],
+)
+def test_what_no_training_does_at_once_is_not_normal(figures: dict[str, Any], open_: bool) -> None:
+    (change,) = load("crash").playbook.unexplained
+    assert all_hold(change.when, seen_of(sudden={**SUDDEN, **figures})) == open_
 
 
 def test_without_captures_the_declaration_decides() -> None:
