@@ -92,6 +92,7 @@ _MODULES = (
     "resumes",
     "rollout_text",
     "rows",
+    "sampling_settings",
     "schedule",
     "spikes",
     "step_size",

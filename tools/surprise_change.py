@@ -60,6 +60,8 @@ def compare_surprise(run: Run, change: int | None = None) -> Measured[SurpriseCh
         steps[late].append(dump.step)
         if late:
             entropies.append((dump.entropy, len(dump.surprise)))
+    if not sides[0] and not sides[1]:
+        raise NoData("no captures of fresh rollouts that hold both token log-probs and entropies")
     sizes = [sum(map(len, side)) for side in sides]
     if min(sizes) < POOL:
         raise NoData(

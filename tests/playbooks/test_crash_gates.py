@@ -92,7 +92,9 @@ def test_advantages(figures: dict[str, Any], outcome: str) -> None:
 
 
 DECLARED = {"updates_per_batch": 1.0, "engine_used": False}
+SAMPLING = {"filtered": False, "penalty_not_scored": 0.0}
 RATIOS = {"ratio_logged": True, "share_off_before_update": 0.0}
+PLAIN = {"ratios": RATIOS, "declared": DECLARED, "sampling": SAMPLING}
 QUIET = {
     "n_tokens": 5000,
     "largest": 0.03,
@@ -121,9 +123,7 @@ TAIL = {"k1_over_k3_late": 7.4, "kl_gap_z": -20.0}
 )
 def test_a_surprise_below_the_floor(figures: dict[str, Any], declared: str, sampler: str) -> None:
     surprise = {**QUIET, **figures}
-    before = judged(
-        "probability", "ratio_before_update", ratios=RATIOS, declared=DECLARED, surprise=surprise
-    )
+    before = judged("probability", "ratio_before_update", **PLAIN, surprise=surprise)
     assert before.outcome == declared
     assert judged("probability", "sampler", surprise=surprise).outcome == sampler
 
@@ -224,10 +224,45 @@ def test_what_no_training_does_at_once_is_not_normal(figures: dict[str, Any], op
 
 
 def test_without_captures_the_declaration_decides() -> None:
-    before = judged(
-        "probability", "ratio_before_update", ratios=RATIOS, declared=DECLARED, surprise=None
-    )
+    before = judged("probability", "ratio_before_update", **PLAIN, surprise=None)
     assert (before.outcome, before.strength) == ("pass", "declared")
+
+
+TOP_P = {"filtered": True, "penalty_not_scored": 0.0}
+PENALTY = {"filtered": True, "penalty_not_scored": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "surprise", "outcome"),
+    [
+        (TOP_P, None, "inconclusive"),
+        (TOP_P, QUIET, "pass"),
+        (TOP_P, {**QUIET, "largest": 0.07}, "inconclusive"),
+        (PENALTY, None, "fail"),
+        (PENALTY, QUIET, "pass"),  # what is measured stands above what is declared
+        ({"filtered": True, "penalty_not_scored": None}, None, "inconclusive"),
+        ({"filtered": True, "penalty_not_scored": 0.02}, None, "inconclusive"),
+        (SAMPLING, None, "pass"),
+    ],
+)
+def test_a_declared_sampler_that_the_trainer_does_not_score(
+    sampling: dict[str, Any], surprise: dict[str, Any] | None, outcome: str
+) -> None:
+    seen = {**PLAIN, "declared": {**DECLARED, "repetition_penalty": 1.3}, "sampling": sampling}
+    before = judged("probability", "ratio_before_update", **seen, surprise=surprise)
+    assert before.outcome == outcome
+    if outcome == "fail":
+        check = check_of("probability", "ratio_before_update")
+        finding = build_finding(check, before, seen_of(**seen, surprise=surprise))
+        assert (finding.cause, finding.confidence) == ("prob.processed_logprobs", "low")
+        assert "penalty of 1.3" in finding.claim
+
+
+def test_a_sampler_cut_by_its_settings_excuses_no_ratio() -> None:
+    seen = {**PLAIN, "sampling": PENALTY, "ratios": {**RATIOS, "share_off_before_update": 0.5}}
+    before = judged("probability", "ratio_before_update", **seen, surprise=None)
+    finding = build_finding(check_of("probability", "ratio_before_update"), before, seen_of(**seen))
+    assert (before.outcome, finding.cause) == ("fail", "prob.old_logprob_source")
 
 
 @pytest.mark.parametrize(
