@@ -83,6 +83,7 @@ _MODULES = (
     "norms",
     "numerics",
     "optimizer_state",
+    "paid_words",
     "precision",
     "prompts",
     "ratios",

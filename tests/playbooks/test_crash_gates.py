@@ -483,3 +483,36 @@ def test_form_that_rises_while_the_outcome_falls_is_told_with_both_levels() -> N
     found = build_finding(check, judge(check, seen, playbook="crash", layer="reward"), seen)
     assert "the outcome goes from 0.7 to 0.4" in found.claim
     assert "optimizer.learning_rate" in check.voided_by, "a jump of the rate lets the outcome fall"
+
+
+WORD = {
+    "n_rows": 768,
+    "unexplained_by_count": 0.018,
+    "unexplained_by_length": 0.36,
+    "growth": 17.0,
+    "count_first": 0.7,
+    "count_last": 12.25,
+    "outcome_gain": -0.19,
+}
+PAY = {"growth": 1.0, "paid_part_correlation": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("word", "pay", "outcome"),
+    [
+        ({}, {}, "fail"),
+        ({"outcome_gain": 0.2}, {}, "pass"),  # the task is learned all the same
+        ({"outcome_gain": 0.2}, {"growth": 1.5, "paid_part_correlation": 0.5}, "fail"),
+        ({"growth": 1.1}, {}, "pass"),
+        ({"unexplained_by_count": 0.4}, {}, "pass"),
+        ({"unexplained_by_length": 0.02}, {}, "pass"),  # pay for length
+        ({"unexplained_by_count": None, "unexplained_by_length": None}, {}, "pass"),
+    ],
+)
+def test_pay_by_the_word(word: dict[str, Any], pay: dict[str, Any], outcome: str) -> None:
+    seen = {"word": {**WORD, **word}, "pay": {**PAY, **pay}}
+    result = judged("reward", "word_pay", **seen)
+    assert result.outcome == outcome
+    if outcome == "fail":
+        finding = build_finding(check_of("reward", "word_pay"), result, seen_of(**seen))
+        assert (finding.cause, finding.confidence) == ("reward.hack_format", "high")
