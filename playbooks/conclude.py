@@ -18,7 +18,7 @@ from firstbad.playbooks.complaints import (
 from firstbad.playbooks.fill import fill
 from firstbad.playbooks.gate import Seen, all_hold, observe, why_undecided
 from firstbad.playbooks.loader import Loaded
-from firstbad.playbooks.model import Check, Layer, Pointer
+from firstbad.playbooks.model import Check, Layer, Otherwise, Pointer
 from firstbad.playbooks.requests import requests_of
 from firstbad.playbooks.results import (
     CheckResult,
@@ -81,6 +81,7 @@ def conclude(
     onset = _window_onset(seen)
     claims = claims_made(book.complaints, ask.symptoms)
     unanswered = left_open(claims, checks, seen)
+    unexplained = next((c for c in book.unexplained if all_hold(c.when, seen)), None)
     unused = [w.layer for w in waivers if w.layer not in waived]
     about_step = book.about_step if ask.noticed_step is not None else ()
     answers = list(answers_to(claims, about_step, checks, seen, brief=bool(findings)))
@@ -116,6 +117,9 @@ def conclude(
         outcome = "undetermined"
         said = "; ".join(f"that {o.claim.says} ({o.why})" for o in unanswered)
         headline = f"No check failed, but what the complaint says is not answered: {said}."
+    elif unexplained is not None:
+        outcome = "undetermined"
+        headline = f"No check failed, and yet: {fill(unexplained.say, seen)}"
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
         headline = "Every layer passed and no check failed."
@@ -145,6 +149,8 @@ def conclude(
             )
         )
     )
+    if unexplained is not None and outcome == "undetermined":
+        requests = (_asked(unexplained, ask), *requests)
     if outcome == "undetermined" and not requests:
         requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
     spoiled = first_spoiled(findings).first_bad if findings else None
@@ -491,11 +497,12 @@ def _requests_beyond(
         ]
         if found:
             return found
-    last = loaded.playbook.otherwise
-    if last is None:
-        return []
-    command = last.command.replace("RUN", shlex.quote(ask.run))
-    return [Request(layer="window", need=last.need, command=command, decides=last.decides)]
+    return [_asked(loaded.playbook.otherwise, ask)] if loaded.playbook.otherwise else []
+
+
+def _asked(what: Otherwise, ask: Ask) -> Request:
+    command = what.command.replace("RUN", shlex.quote(ask.run))
+    return Request(layer="window", need=what.need, command=command, decides=what.decides)
 
 
 def _rests_on(checks: Sequence[CheckResult]) -> str:

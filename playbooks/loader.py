@@ -229,6 +229,7 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
     tops += [b for c in playbook.complaints for b in (c.contradicted_if, c.true_if, c.open_if)]
+    tops += [change.when for change in playbook.unexplained]
     notes = [*playbook.about_step, *(note for c in playbook.complaints for note in c.answers)]
     tops += [note.when for note in notes]
     for bounds in tops:
@@ -254,8 +255,8 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
         )
         for end in ("before", "after", "z") if claim.measure else ():
             yield from _measure(f"{claim.measure}_{end}", aliases)
-    for note in notes:
-        yield from _places(note.say, aliases)
+    for text in [note.say for note in notes] + [change.say for change in playbook.unexplained]:
+        yield from _places(text, aliases)
     for symptom in playbook.symptoms:
         yield from (
             f"symptoms: no layer `{s}`{_offer(s, order)}"

@@ -168,6 +168,13 @@ class Otherwise(Strict):
     decides: str
 
 
+class Unexplained(Otherwise):
+    """A change that is not normal although no check failed: the outcome stays open."""
+
+    when: Bounds
+    say: str
+
+
 class Unbuilt(Strict):
     """A measure that no check of this playbook takes: named among what was not checked."""
 
@@ -203,6 +210,8 @@ class Playbook(Strict):
     window: tuple[WindowRule, ...]
     outcome_holds: Bounds
     """Bounds under which a change with no failed check is normal."""
+    unexplained: tuple[Unexplained, ...] = ()
+    """... and changes that are not, whatever passed, with what to ask for."""
     layers: tuple[Layer, ...]
     leads_to: tuple[Link, ...] = ()
     symptoms: tuple[Symptom, ...] = ()

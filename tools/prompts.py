@@ -37,7 +37,7 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
     batches = list(run.rollouts.batches())
     if not batches:
         raise NoData("no rollouts with their prompts")
-    asked = [_of_groups(batch) for batch in batches]
+    asked = [prompts_of_groups(batch) for batch in batches]
     w = np.array([sum(len(p.split()) for p in prompts) / len(prompts) for prompts in asked])
     characters = np.array([sum(map(len, prompts)) / len(prompts) for prompts in asked])
     steps = [b.step for b in batches]
@@ -84,7 +84,7 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
     )
 
 
-def _of_groups(batch: RolloutBatch) -> list[str]:
+def prompts_of_groups(batch: RolloutBatch) -> list[str]:
     """The prompt of each group, by its first row, in order of group."""
     first: dict[int, str] = {}
     for group, prompt in zip(batch.group.tolist(), batch.prompts, strict=True):

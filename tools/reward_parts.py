@@ -18,6 +18,8 @@ from firstbad.tools.stats import level_shift
 
 CONSTANT = 5
 """Steps in a row without any spread before a part counts as constant."""
+AT_ONCE = 2 / 3
+"""Share of a change of range (its logarithm) that three steps on each side must show."""
 
 
 class Parts(Dated):
@@ -193,8 +195,8 @@ def _constant(
 def _scale(parts: list[_Part]) -> tuple[float, int | None, str]:
     """Largest lasting change of a part's range, by factor; parts that are often 0 are left out.
 
-    Both the 95th percentile and the largest value must change: a right answer that becomes rare
-    moves the former alone.
+    Both the 95th percentile and the largest value must change, since a right answer that becomes
+    rare moves the former alone, and most of the way within a few steps.
     """
     best: tuple[float, int | None, str] = (1.0, None, "")
     for part in parts:
@@ -203,13 +205,19 @@ def _scale(parts: list[_Part]) -> tuple[float, int | None, str]:
         shift = level_shift(np.log(np.maximum(part.size, 1e-9)), margin=5)
         if shift is None or shift.sds < 3:
             continue
-        before, after = part.largest[: shift.index], part.largest[shift.index :]
+        i = shift.index
+        before, after = part.largest[:i], part.largest[i:]
         factors = (
             float(np.exp(abs(shift.after - shift.before))),
             _factor(float(np.median(after)), float(np.median(before))),
         )
+        at_once = _factor(
+            float(np.median(part.size[i : i + 3])), float(np.median(part.size[i - 3 : i]))
+        )
+        if np.log(at_once) < AT_ONCE * np.log(factors[0]):
+            continue  # it grows with what the rows hold
         if min(factors) > max(best[0], 1.5):
-            best = (min(factors), shift.index, part.name)
+            best = (min(factors), i, part.name)
     return best
 
 

@@ -134,7 +134,7 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     """
     # A second pass over a batch is scored by a policy that no longer sampled it.
     fresh = (c for c in run.captures if run.fresh_at(c.step))
-    dumps = [d for c in fresh if (d := _read(run, c)) is not None]
+    dumps = [d for c in fresh if (d := read_dump(run, c)) is not None]
     n = sum(len(d.surprise) for d in dumps)
     if n < POOL:
         raise NoData(
@@ -260,7 +260,8 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     )
 
 
-def _read(run: Run, capture: Capture) -> _Dump | None:
+def read_dump(run: Run, capture: Capture) -> _Dump | None:
+    """Surprise of the sampled tokens of a capture; None where it lacks what that takes."""
     logp, entropy = capture.numbers("logp_new"), capture.numbers("entropy")
     ids = capture.numbers("token_id")
     if logp is None or entropy is None or ids is None or logp.shape != ids.shape:

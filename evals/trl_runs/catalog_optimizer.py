@@ -154,7 +154,7 @@ OPTIMIZER: tuple[Run, ...] = (
         segments=resumed(Segment(), at=40),
     ),
     fault(
-        "linnet",
+        "bunting",
         7021,
         "cfg.completion_cap",
         41,

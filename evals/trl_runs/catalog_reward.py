@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firstbad.evals.trl_runs import rewards
 from firstbad.evals.trl_runs.plan import M2, M3, M7, Run, fault, on, staged
+from firstbad.evals.trl_runs.task import WarmStart
 
 REWARD: tuple[Run, ...] = (
     fault(
@@ -153,5 +154,16 @@ REWARD: tuple[Run, ...] = (
         "Reward is odd for a while.",
         start=M7,
         make_rewards=lambda: rewards.no_verdict(33, 60, 0.3),
+    ),
+    fault(
+        "linnet",
+        7048,
+        "reward.hack_format",
+        None,
+        "The format part pays 0.5 for each `check` in the reply, at a weight of 1.",
+        "Replies say check all the time.",
+        start=WarmStart(seed=6),
+        config={"reward_weights": [1.0, 1.0, 0.2], "learning_rate": 0.0002},
+        make_rewards=rewards.paid_word,
     ),
 )

@@ -272,4 +272,16 @@ TRAINER: tuple[Run, ...] = (
         },
         trainer="LastMicroBatchSkipped",
     ),
+    fault(
+        "pipit",
+        7049,
+        "prob.processed_logprobs",
+        50,
+        "The sampler keeps the 3 likeliest tokens, the trainer scores all.",
+        "Entropy fell at once at 50, is this a collapse?",
+        start=WarmStart(seed=7, digit_noise=0.5, form_noise=0.25),
+        config={"max_steps": 80},
+        trainer="NarrowSampler",
+        fault={"top_k": 3},
+    ),
 )

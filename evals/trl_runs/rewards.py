@@ -120,6 +120,16 @@ def short_form(longest: int = 4) -> list[RewardFunction]:
     return _replaced("format_reward", score)
 
 
+def paid_word(word: str = "check", pay: float = 0.5) -> list[RewardFunction]:
+    """The format part pays for each time that a word is said."""
+
+    def score(completions: list[Any], **_: Any) -> list[float]:
+        said = [reply_text(reply).split().count(word) for reply in completions]
+        return [f + pay * n for f, n in zip(task.format_reward(completions), said, strict=True)]
+
+    return _replaced("format_reward", score)
+
+
 def scaled_format(onset: int, factor: float = 10.0) -> list[RewardFunction]:
     """The format part comes in another unit."""
 

@@ -61,6 +61,7 @@ LEADING = {
     "shrew": ("incident", "reward.wrong_group", 60),
     "siskin": ("healthy", None, None),
     "skua": ("incident", "prob.positions", 1),
+    "snipe": ("incident", "num.update_absorbed", 41),
     "sparrow": ("incident", "metric.misleading", 45),
     "stoat": ("incident", "grad.accumulation_scale", 60),
     "tapir": ("incident", "id.rows", 60),

@@ -73,6 +73,36 @@ def test_a_change_that_left_the_outcome_alone_is_healthy(verdict: MakeVerdict) -
     assert "a change, not a fault" in found.headline
 
 
+@pytest.mark.parametrize(("size", "outcome"), [(9.0, "undetermined"), (2.0, "healthy")])
+def test_a_change_that_is_not_normal_stays_open_with_its_own_request(
+    verdict: MakeVerdict, small: SimpleNamespace, size: float, outcome: str
+) -> None:
+    open_ = {
+        "when": {"onset.size": "> 5"},
+        "say": "It leaps by {onset.size}.",
+        "need": "the settings of the sampler",
+        "command": "firstbad runs show RUN",
+        "decides": "what leapt",
+    }
+    book = small.book(unexplained=[open_])
+    found = verdict(book=book, onset={**MOVED, "end_over_best": 0.9, "size": size})
+    assert found.outcome == outcome
+    assert ("It leaps by 9." in found.headline) == (outcome == "undetermined")
+    assert [r.need for r in found.requests[:1]] == (
+        ["the settings of the sampler"] if outcome == "undetermined" else []
+    )
+
+
+def test_a_finding_leads_over_a_change_that_is_not_normal(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    open_ = {"when": {"onset.is_onset": "== 1"}, "say": "x", "need": "y", "command": "z"}
+    book = small.book(unexplained=[{**open_, "decides": "q"}])
+    found = verdict(book=book, onset={**MOVED, "end_over_best": 0.9}, rows={"n": 9, "bad": 1})
+    assert found.outcome == "incident"
+    assert "y" not in [r.need for r in found.requests]
+
+
 @pytest.mark.parametrize("left", [0.3, None])
 def test_a_lost_outcome_that_nothing_explains_is_undetermined(
     verdict: MakeVerdict, left: float | None

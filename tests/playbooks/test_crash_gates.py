@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firstbad.playbooks.conclude import build_finding
-from firstbad.playbooks.gate import judge
+from firstbad.playbooks.gate import all_hold, judge
 from firstbad.playbooks.loader import load
 from firstbad.playbooks.model import Check
 from firstbad.playbooks.results import CheckResult
@@ -92,7 +92,9 @@ def test_advantages(figures: dict[str, Any], outcome: str) -> None:
 
 
 DECLARED = {"updates_per_batch": 1.0, "engine_used": False}
+SAMPLING = {"filtered": False, "penalty_not_scored": 0.0}
 RATIOS = {"ratio_logged": True, "share_off_before_update": 0.0}
+PLAIN = {"ratios": RATIOS, "declared": DECLARED, "sampling": SAMPLING}
 QUIET = {
     "n_tokens": 5000,
     "largest": 0.03,
@@ -121,9 +123,7 @@ TAIL = {"k1_over_k3_late": 7.4, "kl_gap_z": -20.0}
 )
 def test_a_surprise_below_the_floor(figures: dict[str, Any], declared: str, sampler: str) -> None:
     surprise = {**QUIET, **figures}
-    before = judged(
-        "probability", "ratio_before_update", ratios=RATIOS, declared=DECLARED, surprise=surprise
-    )
+    before = judged("probability", "ratio_before_update", **PLAIN, surprise=surprise)
     assert before.outcome == declared
     assert judged("probability", "sampler", surprise=surprise).outcome == sampler
 
@@ -166,11 +166,103 @@ def test_a_short_stretch_of_another_sampler(
         assert told in finding.claim
 
 
+PARTED = {
+    "n_before": 2000,
+    "n_after": 1100,
+    "before": -0.004,
+    "before_z": 0.2,
+    "after": -0.085,
+    "after_size": 0.085,
+    "after_z": 5.4,
+    "difference_z": 3.6,
+    "entropy_after": 0.68,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "outcome"),
+    [
+        ({}, "fail"),
+        ({"after_z": 4.7}, "pass"),
+        ({"after_size": 0.049, "after": -0.049}, "pass"),
+        ({"before_z": 5.0}, "pass"),  # there before the change: not its doing
+        ({"entropy_after": 0.1}, "pass"),
+    ],
+)
+def test_a_sampler_that_parts_where_the_text_changes_at_once(
+    figures: dict[str, Any], outcome: str
+) -> None:
+    sudden = {"found": True, "first_bad_step": 50}
+    result = judged("probability", "sampler_changed", parted={**PARTED, **figures}, sudden=sudden)
+    assert result.outcome == outcome
+
+
+def test_without_a_sudden_change_no_capture_is_asked_for() -> None:
+    for found, outcome in ((False, "pass"), (True, "inconclusive")):
+        result = judged("probability", "sampler_changed", parted=None, sudden={"found": found})
+        assert result.outcome == outcome
+    result = judged("probability", "sampler_changed", parted=PARTED, sudden={"found": False})
+    assert result.outcome == "pass", "halves of a steady run are compared and not judged"
+
+
+SUDDEN = {"moved_share": 0.41, "at_once_share": 0.65, "n_updates": 1.0, "explained": False}
+
+
+@pytest.mark.parametrize(
+    ("figures", "open_"),
+    [
+        ({}, True),
+        ({"explained": True}, False),
+        ({"moved_share": 0.2}, False),
+        ({"at_once_share": 0.22}, False),
+        ({"n_updates": 16.0}, False),
+    ],
+)
+def test_what_no_training_does_at_once_is_not_normal(figures: dict[str, Any], open_: bool) -> None:
+    (change,) = load("crash").playbook.unexplained
+    assert all_hold(change.when, seen_of(sudden={**SUDDEN, **figures})) == open_
+
+
 def test_without_captures_the_declaration_decides() -> None:
-    before = judged(
-        "probability", "ratio_before_update", ratios=RATIOS, declared=DECLARED, surprise=None
-    )
+    before = judged("probability", "ratio_before_update", **PLAIN, surprise=None)
     assert (before.outcome, before.strength) == ("pass", "declared")
+
+
+TOP_P = {"filtered": True, "penalty_not_scored": 0.0}
+PENALTY = {"filtered": True, "penalty_not_scored": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "surprise", "outcome"),
+    [
+        (TOP_P, None, "inconclusive"),
+        (TOP_P, QUIET, "pass"),
+        (TOP_P, {**QUIET, "largest": 0.07}, "inconclusive"),
+        (PENALTY, None, "fail"),
+        (PENALTY, QUIET, "pass"),  # what is measured stands above what is declared
+        ({"filtered": True, "penalty_not_scored": None}, None, "inconclusive"),
+        ({"filtered": True, "penalty_not_scored": 0.02}, None, "inconclusive"),
+        (SAMPLING, None, "pass"),
+    ],
+)
+def test_a_declared_sampler_that_the_trainer_does_not_score(
+    sampling: dict[str, Any], surprise: dict[str, Any] | None, outcome: str
+) -> None:
+    seen = {**PLAIN, "declared": {**DECLARED, "repetition_penalty": 1.3}, "sampling": sampling}
+    before = judged("probability", "ratio_before_update", **seen, surprise=surprise)
+    assert before.outcome == outcome
+    if outcome == "fail":
+        check = check_of("probability", "ratio_before_update")
+        finding = build_finding(check, before, seen_of(**seen, surprise=surprise))
+        assert (finding.cause, finding.confidence) == ("prob.processed_logprobs", "low")
+        assert "penalty of 1.3" in finding.claim
+
+
+def test_a_sampler_cut_by_its_settings_excuses_no_ratio() -> None:
+    seen = {**PLAIN, "sampling": PENALTY, "ratios": {**RATIOS, "share_off_before_update": 0.5}}
+    before = judged("probability", "ratio_before_update", **seen, surprise=None)
+    finding = build_finding(check_of("probability", "ratio_before_update"), before, seen_of(**seen))
+    assert (before.outcome, finding.cause) == ("fail", "prob.old_logprob_source")
 
 
 @pytest.mark.parametrize(
@@ -656,17 +748,25 @@ LATE = {
     "follows_speed": True,
     "first_bad_step": 70,
 }
-PLAIN = {"follows_speed": False, "kl_before": 0.03}
+AT_ANY_SPEED = {"follows_speed": False, "kl_before": 0.03}
 
 
 @pytest.mark.parametrize(
     ("figures", "cause", "confidence"),
     [
         ({}, "prob.stale_rollouts", "medium"),
-        (PLAIN, "prob.processed_logprobs", "medium"),
-        ({**PLAIN, "fork_surprise": 0.06, "fork_share": 0.33}, "prob.processed_logprobs", "high"),
-        ({**PLAIN, "fork_surprise": None, "fork_share": None}, "prob.processed_logprobs", "high"),
-        ({**PLAIN, "from_start": True}, "prob.processed_logprobs", "high"),
+        (AT_ANY_SPEED, "prob.processed_logprobs", "medium"),
+        (
+            {**AT_ANY_SPEED, "fork_surprise": 0.06, "fork_share": 0.33},
+            "prob.processed_logprobs",
+            "high",
+        ),
+        (
+            {**AT_ANY_SPEED, "fork_surprise": None, "fork_share": None},
+            "prob.processed_logprobs",
+            "high",
+        ),
+        ({**AT_ANY_SPEED, "from_start": True}, "prob.processed_logprobs", "high"),
         ({"growth": 2.5}, "prob.weight_sync", "high"),
     ],
     ids=["with the speed", "a penalty or old weights", "hotter", "few forks", "all along", "grows"],
@@ -790,3 +890,36 @@ def test_a_norm_that_changes_against_its_advantages_excludes_no_factor(
         level=level,
     )
     assert found.outcome == outcome
+
+
+WORD = {
+    "n_rows": 768,
+    "unexplained_by_count": 0.018,
+    "unexplained_by_length": 0.36,
+    "growth": 17.0,
+    "count_first": 0.7,
+    "count_last": 12.25,
+    "outcome_gain": -0.19,
+}
+PAY = {"growth": 1.0, "paid_part_correlation": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("word", "pay", "outcome"),
+    [
+        ({}, {}, "fail"),
+        ({"outcome_gain": 0.2}, {}, "pass"),  # the task is learned all the same
+        ({"outcome_gain": 0.2}, {"growth": 1.5, "paid_part_correlation": 0.5}, "fail"),
+        ({"growth": 1.1}, {}, "pass"),
+        ({"unexplained_by_count": 0.4}, {}, "pass"),
+        ({"unexplained_by_length": 0.02}, {}, "pass"),  # pay for length
+        ({"unexplained_by_count": None, "unexplained_by_length": None}, {}, "pass"),
+    ],
+)
+def test_pay_by_the_word(word: dict[str, Any], pay: dict[str, Any], outcome: str) -> None:
+    seen = {"word": {**WORD, **word}, "pay": {**PAY, **pay}}
+    result = judged("reward", "word_pay", **seen)
+    assert result.outcome == outcome
+    if outcome == "fail":
+        finding = build_finding(check_of("reward", "word_pay"), result, seen_of(**seen))
+        assert (finding.cause, finding.confidence) == ("reward.hack_format", "high")

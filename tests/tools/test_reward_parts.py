@@ -104,6 +104,18 @@ def test_a_part_that_only_becomes_rarer_keeps_its_range(
     assert found["scale_factor"] == 1
 
 
+def test_a_part_that_grows_with_what_rows_hold_keeps_its_range(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def grow(d: SimpleNamespace) -> None:
+        said = np.interp(d.step, [25, 50], [1, 20]) + d.rng.integers(0, 3, 32)
+        d.rewards["format"] = 0.5 * said
+
+    found = measure(TOOL, simulate(1, edit=grow))
+    assert found["scale_step"] is None
+    assert found["first_bad_step"] is None
+
+
 def outlier(rows: list[int], value: float, *steps: int) -> Fault:
     def fault(d: SimpleNamespace) -> None:
         if d.step in steps:

@@ -16,6 +16,8 @@ _VERL = {
     "max_grad_norm": _ACTOR + "grad_clip",
     "entropy_coef": _ACTOR + "entropy_coeff",
     "temperature": _ROLLOUT + "temperature",
+    "top_p": _ROLLOUT + "top_p",
+    "top_k": _ROLLOUT + "top_k",
 }
 # Aggregation of the token losses, as TRL's loss of the same denominator. The other modes sum.
 _VERL_LOSS = {"token-mean": "dapo", "seq-mean-token-mean": "grpo"}

@@ -21,10 +21,12 @@ class HotSampler(LoggedGRPOTrainer):
 
 
 class NarrowSampler(LoggedGRPOTrainer):
-    """The sampler cuts to top-p, which the trainer's log-probs do not mirror."""
+    """The sampler cuts to top-p or top-k, which the trainer's log-probs do not mirror."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        self.generation_config.top_p = self.fault["top_p"] if self.acting else self.args.top_p
+        for name in {"top_p", "top_k"} & set(self.fault):
+            value = self.fault[name] if self.acting else getattr(self.args, name)
+            setattr(self.generation_config, name, value)
         return super()._generate_single_turn(*args, **kwargs)
 
 
