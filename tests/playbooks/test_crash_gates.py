@@ -444,13 +444,44 @@ def test_ratios_before_the_second_pass(
         assert build_finding(check, result, seen_of(**figures)).cause == cause
 
 
-@pytest.mark.parametrize(("off", "outcome"), [(True, "pass"), (False, "fail"), (None, "fail")])
-def test_a_trainer_that_differs_from_itself_proves_no_other_reference(
-    off: bool | None, outcome: str
+@pytest.mark.parametrize(
+    ("off", "k1_over_k3", "outcome"),
+    [
+        (None, None, "fail"),
+        (False, 1.06, "fail"),
+        # The trainer differs from itself, or from what sampled: no sign of another reference.
+        (True, None, "pass"),
+        (None, -0.05, "pass"),
+    ],
+)
+def test_what_differs_from_the_reference_at_step_1(
+    off: bool | None, k1_over_k3: float | None, outcome: str
 ) -> None:
     reference = {"kl_first": 0.077, "kl_back": None, "policy_back": False, "first_bad_step": 1}
-    ratios = {"off_at_step_1": off}
-    assert judged("optimizer", "reference", reference=reference, ratios=ratios).outcome == outcome
+    ratios, first = {"off_at_step_1": off}, {"k1_over_k3": k1_over_k3}
+    found = judged("optimizer", "reference", reference=reference, ratios=ratios, first=first)
+    assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause"),
+    [
+        ({}, "prob.nondeterministic_trainer"),
+        # Tokens of the trainer's own policy: another reference, which is judged elsewhere.
+        ({"k1_over_k3": 1.06}, None),
+        ({"difference": 0.001, "largest": 0.001}, None),
+        ({"n_tokens": 60}, None),
+        ({"depends_on_padding": 17.0, "k1_over_k3": -1.03}, "prob.positions"),
+    ],
+)
+def test_the_first_pass_tells_which_side_is_off(figures: dict[str, Any], cause: str | None) -> None:
+    first = {"n_tokens": 338, "difference": 0.35, "least": 0.3, "largest": 0.4}
+    first |= {"k1_over_k3": -0.05, "depends_on_padding": 1.3, "first_bad_step": 1} | figures
+    result = judged("probability", "padding", first=first)
+    assert result.outcome == ("pass" if cause is None else "fail")
+    if cause:
+        found = build_finding(check_of("probability", "padding"), result, seen_of(first=first))
+        assert found.cause == cause
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def sparse(factor: float, *, seed: int = 0, spread: float = 0.2, steps: int = 17
     """Norms of every tenth step, of which the last 9 are changed."""
     noise = np.exp(spread * np.random.default_rng(seed).standard_normal(steps))
     noise[-9:] *= factor
-    return noise.tolist()
+    return [float(value) for value in noise]
 
 
 def test_a_change_in_too_few_steps_to_name_it_is_told(make_run: MakeRun, measure: Measure) -> None:
