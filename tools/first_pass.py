@@ -23,6 +23,10 @@ class FirstPass(Dated):
     least: float
     """Mean over the rows with one amount of padding, for the amount where it is least."""
     largest: float
+    k1_over_k3: float | None
+    """Mean of d = logp - logp_ref over the mean of exp(-d) - 1 + d. Tokens sampled from the
+    trainer's policy give 1, whatever the reference; at or below 0 they come from the reference, and
+    the trainer computes something else. None where nothing differs."""
     depends_on_padding: float
     """`largest` over `least` (at least 0.005 nats): far above 1 when positions or attention masks
     differ with the padding; 1 when the models differ."""
@@ -34,9 +38,9 @@ def compare_first_pass(run: Run) -> Measured[FirstPass]:
 
     Before the first update both sides hold the same weights, so every difference is one of
     computation or of the model loaded. One that comes and goes with the padding is one of positions
-    or of the attention mask.
+    or of the attention mask. The sampled tokens tell which of the two sides they were drawn from.
 
-    Cannot tell: which of the two sides is right.
+    Cannot tell: why that side is off.
     """
     if 1 not in run.captures.steps:
         raise NoData("no capture of step 1, before any update")
@@ -47,6 +51,8 @@ def compare_first_pass(run: Run) -> Measured[FirstPass]:
         raise NoData("the capture of step 1 lacks log-probs, reference log-probs or prompt mask")
     real = completion_end(run, capture).real & np.isfinite(new) & np.isfinite(ref)
     gap = np.where(real, np.abs(new - ref), 0.0)
+    apart = (new - ref)[real]
+    k3 = float(np.mean(np.exp(np.minimum(-apart, 50.0)) - 1 + apart)) if len(apart) else 0.0
     pads = (~prompt).sum(axis=1)
     rows = []
     for amount in np.unique(pads):
@@ -64,6 +70,7 @@ def compare_first_pass(run: Run) -> Measured[FirstPass]:
         difference=round(float(gap.sum() / max(1, real.sum())), 6),
         least=least,
         largest=largest,
+        k1_over_k3=round(float(apart.mean()) / k3, 4) if k3 > 1e-6 else None,
         depends_on_padding=round(depends, 4),
         first_bad_step=1 if off else None,
         from_start=off,

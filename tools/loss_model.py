@@ -15,6 +15,7 @@ from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
+from firstbad.tools.updates import mixes_batches
 
 TOKEN_MEAN = {"dapo", "bnpo"}
 """Losses whose value at ratio 1 is the token mean of -A (CISPO's is that of -A logp).
@@ -75,8 +76,8 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         raise NoData("no logged loss")
     if not run.config.of_trainer:
         raise NoData("no trainer config: loss type and KL weight are not known")
-    every = run.config.number("logging_steps")
-    if every is not None and every > 1:
+    if mixes_batches(run):
+        every = run.config.number("logging_steps")
         raise NoData(f"the loss is averaged over {every:g} steps (`logging_steps`)")
     used = ((b, used_advantage(run, b)) for b in run.rollouts.batches())
     batches = [b if a is b.advantage else replace(b, advantage=a) for b, a in used if a is not None]

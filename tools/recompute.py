@@ -14,6 +14,7 @@ from firstbad.tools.rewards import group_stats
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 from firstbad.tools.segments import HeldToSettings, held_to_settings
+from firstbad.tools.updates import mixes_batches
 
 TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
@@ -52,15 +53,15 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     """Logged reward means and spreads against the same figures recomputed from the rollouts.
 
     Means over all rows of a step; the total is the weighted sum of the parts with the weights of
-    the config. Compared only where every step is logged, since a window mean can't be recomputed
-    from its last batch.
+    the config. Compared only where a logged row is of one batch, since a mean over several can't be
+    recomputed from the last.
 
     Cannot tell: which of the two is wrong; read the rows shown.
     """
     if not run.rollouts:
         raise NoData("no rollouts to recompute the logged means from")
-    every = run.config.number("logging_steps")
-    if every is not None and every > 1:
+    if mixes_batches(run):
+        every = run.config.number("logging_steps")
         raise NoData(f"metrics are averaged over {every:g} steps (`logging_steps`)")
     batches = list(run.rollouts.batches())
     rows = RowTable.of(run, batches)

@@ -9,7 +9,7 @@ from firstbad.tools.readers.aliases import UNKNOWN
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.run import Run
-from firstbad.tools.updates import updates_per_batch
+from firstbad.tools.updates import mixes_batches, updates_per_batch
 
 
 class Stock(Metrics):
@@ -17,7 +17,7 @@ class Stock(Metrics):
 
     logged_steps: int
     loss_steps: int
-    """Steps with a loss of their own: 0 where it is averaged over several."""
+    """Steps with a loss of their own rollouts: 0 where it is averaged over several batches."""
     rollout_steps: int
     advantage_steps: int
     """Steps of rollouts with advantages, recorded or defined by the settings."""
@@ -47,7 +47,7 @@ def take_stock(run: Run) -> Measured[Stock]:
     """
     first = next(iter(run.rollouts.batches()), None)
     loss = run.signals.get("loss") or run.signals.get("policy_loss")
-    averaged = (run.config.number("logging_steps") or 1) > 1
+    averaged = mixes_batches(run)
     advantages = first is not None and used_advantage(run, first) is not None
     trainer = run.config.of_trainer
     metrics = Stock(

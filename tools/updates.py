@@ -54,3 +54,24 @@ def first_updates(run: Run, steps: IntArray) -> BoolArray | None:
         ],
         bool,
     )
+
+
+def mixes_batches(run: Run) -> bool:
+    """Whether a logged row averages over more, or less, than the rollouts written beside it.
+
+    With `logging_steps` above 1 TRL writes the rollouts of the last batch alone. They are all of
+    the row where its steps train one batch as a whole: once or several times, and from its first
+    step on, also after a resume.
+    """
+    every = run.config.number("logging_steps") or 1
+    accumulation = run.config.number("gradient_accumulation_steps")
+    if every <= 1:
+        return False
+    updates = updates_per_batch(run)
+    if not updates or not accumulation or run.framework != "trl":
+        return True
+    a_pass = (run.config.number("steps_per_generation") or accumulation) / accumulation
+    begins = [step - 1 for step in resumes(run)]
+    return any(
+        n % d != 0 for n, d in ((updates, every), (every, a_pass), *((b, every) for b in begins))
+    )

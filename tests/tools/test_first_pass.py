@@ -39,6 +39,8 @@ def test_hand_computed_difference(
     assert found["difference"] == pytest.approx(0.0175)
     assert (found["least"], found["largest"]) == pytest.approx((0.01, 0.025))
     assert found["depends_on_padding"] == pytest.approx(2.5)
+    # k1 is -0.0175; k3 (8 (e^0.01 - 1.01) + 4 (e^0.05 - 1.05))/16 = 3.4286e-4.
+    assert found["k1_over_k3"] == pytest.approx(-51.04, abs=0.01)
     assert (found["first_bad_step"], found["from_start"]) == (1, True)
 
 
@@ -47,7 +49,7 @@ def test_one_model_on_both_sides_does_not_differ(
 ) -> None:
     found = measure(TOOL, make_run(captures=[sample(1, moved=0.0)], vocabulary=words))
     assert found["difference"] == found["largest"] == found["depends_on_padding"] == 0
-    assert found["first_bad_step"] is None
+    assert found["first_bad_step"] is found["k1_over_k3"] is None
     assert not found["from_start"]
 
 
@@ -57,7 +59,23 @@ def test_another_reference_differs_whatever_the_padding(
     found = measure(TOOL, make_run(captures=[sample(1, moved=0.5)], vocabulary=words))
     assert found["difference"] > 0.2
     assert found["depends_on_padding"] < 2
+    assert found["k1_over_k3"] == pytest.approx(1, abs=0.3)
     assert (found["first_bad_step"], found["from_start"]) == (1, True)
+
+
+def test_a_trainer_with_noise_of_its_own_did_not_sample_the_tokens(
+    make_run: MakeRun, sample: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    made = sample(1, moved=0.0, rows=96)
+    # Noise of sd 0.5 lowers the mean log-prob of what another policy sampled by half its variance.
+    logp = np.asarray(made.arrays["logp_new"])
+    noisy = logp + 0.5 * np.random.default_rng(0).standard_normal(logp.shape) - 0.125
+    run = make_run(
+        captures=[replace(made, arrays={**made.arrays, "logp_new": noisy})], vocabulary=words
+    )
+    found = measure(TOOL, run)
+    assert found["depends_on_padding"] < 2
+    assert found["k1_over_k3"] < 0
 
 
 def test_positions_that_count_the_padding_differ_with_it(
