@@ -113,13 +113,13 @@ def conclude(
             f"{_change(seen)}No check failed, but layer `{closed_at.id}` could not be decided, "
             "so nothing after it may be read."
         )
+    elif unexplained is not None:
+        outcome = "undetermined"
+        headline = f"No check failed, and yet: {fill(unexplained.say, seen)}"
     elif unanswered:
         outcome = "undetermined"
         said = "; ".join(f"that {o.claim.says} ({o.why})" for o in unanswered)
         headline = f"No check failed, but what the complaint says is not answered: {said}."
-    elif unexplained is not None:
-        outcome = "undetermined"
-        headline = f"No check failed, and yet: {fill(unexplained.say, seen)}"
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
         headline = "Every layer passed and no check failed."
