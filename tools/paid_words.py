@@ -88,11 +88,8 @@ def find_paid_word(run: Run) -> Measured[PaidWord]:
         for each in _fits(table, names, word, np.array([float(t[word]) for t in texts]), length)
     ]
     best = max(found, key=lambda each: each.r, default=None)
-    gain = None
-    if outcome in table.parts:
-        ends = [b.rewards[outcome] for b in first if outcome in b.rewards]
-        if ends:
-            gain = float(np.nanmean(table.part(outcome)) - np.nanmean(np.concatenate(ends)))
+    scored = [_scores(side, outcome) for side in (first, last)]
+    gain = float(scored[1].mean() - scored[0].mean()) if all(map(len, scored)) else None
     count_first, from_start = None, False
     if best is not None:
         said = [
@@ -140,6 +137,13 @@ def _sample(batches: Sequence[RolloutBatch]) -> list[RolloutBatch]:
     words = sum(float(b.words.sum()) for b in batches)
     keep = max(1, int(len(batches) * min(1.0, ROWS / max(rows, 1), WORDS / max(words, 1.0))))
     return [batches[i] for i in np.unique(np.linspace(0, len(batches) - 1, keep).astype(int))]
+
+
+def _scores(batches: Sequence[RolloutBatch], part: str) -> FloatArray:
+    """All finite values of a part."""
+    values = np.concatenate([b.rewards.get(part, np.empty(0)) for b in batches])
+    found: FloatArray = values[np.isfinite(values)]
+    return found
 
 
 def _words(text: str) -> Counter[str]:
