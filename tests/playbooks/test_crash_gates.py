@@ -825,6 +825,7 @@ def test_ratios_before_the_second_pass(
     declared = {"updates_per_batch": 2.0, "engine_used": False}
     figures = {"ratios": ratios | figures, "declared": declared, "surprise": None}
     figures["reference"] = {"kl_first": kl_first, "kl_back": None, "policy_back": False}
+    figures["sampling"] = SAMPLING
     result = judged("probability", "ratio_before_update", **figures)
     assert result.outcome == ("pass" if cause is None else "fail")
     if cause:

@@ -549,7 +549,7 @@ def _simulate() -> Callable[..., Run]:
 
 @pytest.fixture(scope="session")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A simulated run in which nothing is wrong, with twelve captures and two optimizer states."""
+    """A simulated run in which nothing is wrong, with twelve captures and two checkpoints."""
     root = tmp_path_factory.mktemp("healthy")
     saved = []
     for step in (30, 60):
@@ -558,7 +558,12 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         folder.mkdir()
         with zipfile.ZipFile(folder / "optimizer.pt", "w") as archive:
             archive.writestr("optimizer/data.pkl", pickle.dumps(state, protocol=2))
-        saved.append(Checkpoint(step, folder, ("optimizer.pt",), step))
+        weights = np.random.default_rng(step).normal(0, 0.02, 2000).astype("<f4")
+        entry = {"dtype": "F32", "shape": [2000], "data_offsets": [0, weights.nbytes]}
+        header = json.dumps({"layers.0.mlp": entry}).encode()
+        stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
+        (folder / "model.safetensors").write_bytes(stored)
+        saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
     return simulate(6, dumps=12, checkpoints=tuple(saved))
 
 

@@ -20,7 +20,7 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("find_still_parameters",)
+WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
 """The demo has neither optimizer states nor weights."""
 
 
