@@ -70,9 +70,9 @@ def float_values(column: Any) -> FloatArray:
     """
     import pyarrow as pa
 
-    array = column.cast(pa.float64())
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if array.type != pa.float64():  # a cast loads Arrow's compute functions, which takes a while
+        array = array.cast(pa.float64())
     if len(array) == 0:
         return np.empty(0)
     present, data = array.buffers()

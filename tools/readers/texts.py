@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 MAX_CHARACTERS = 200_000
@@ -79,8 +80,7 @@ def column_texts(column: Any) -> list[str]:
     contents = _contents(array)
     if contents is None:
         return [canonical_text(value) for value in array.to_pylist()]
-    # Not `fill_null`: with a Python value it has pyarrow import pandas.
-    lengths = [length or 0 for length in array.value_lengths().to_pylist()]
+    lengths = _lengths(array)
     if len(contents) == len(array) and min(lengths, default=1) == 1:
         return contents
     texts, at = [], 0
@@ -88,6 +88,24 @@ def column_texts(column: Any) -> list[str]:
         texts.append("\n".join(text for text in contents[at : at + length] if text))
         at += length
     return texts
+
+
+# `flatten` and `value_lengths` load Arrow's compute functions, which takes longer than to read a few
+# hundred steps; only a null needs them, which may hide elements.
+
+
+def _elements(array: Any) -> Any:
+    """Elements of all lists of a list array, as one array."""
+    if array.null_count or not len(array):
+        return array.flatten()
+    return array.values[array.offsets[0].as_py() : array.offsets[-1].as_py()]
+
+
+def _lengths(array: Any) -> list[int]:
+    """Elements of each list of a list array; 0 for a null."""
+    if array.null_count:
+        return [length or 0 for length in array.value_lengths().to_pylist()]
+    return [end - start for start, end in pairwise(array.offsets.to_pylist())]
 
 
 def _contents(array: Any) -> list[str] | None:
@@ -102,7 +120,7 @@ def _contents(array: Any) -> list[str] | None:
         return None
     if not pa.types.is_string(inner.field("content").type):
         return None
-    return [text or "" for text in _strings(array.flatten().field("content"))]
+    return [text or "" for text in _strings(_elements(array).field("content"))]
 
 
 def _strings(array: Any) -> Sequence[str | None]:
