@@ -61,12 +61,12 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         raise NoData("no logged share of truncated completions")
     length = run.signals.get("completion_length_mean")
     cap = run.config.number("max_completion_length")
-    first, _, last = (float(v.mean()) for v in np.array_split(rate.values, 3))
     at = _rise(rate)
     rise = _rise(whole.signals.known[rate.name])
     fell = None if rise is None else _cap_fell(whole, rise)
     if fell:  # that one launch has another cap than the one before is what it is about
         rate, at, held_from = whole.signals.known[rate.name], rise, None
+    first, _, last = (float(v.mean()) for v in np.array_split(rate.values, 3))
     start = float(rate.values[: max(3, len(rate.values) // 10)].mean()) > 0.5
     metrics = Truncation(
         n_steps=len(rate.values),
@@ -87,10 +87,12 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         settings_from_step=held_from,
         sampled=at is not None and not start and at.earliest < at.latest,
     )
+    levels = f"{percent(first)} -> {percent(last)} (first and last third)"
+    if fell and rise:
+        levels = f"{percent(rise.before)} -> {percent(rise.after)} at step {metrics.first_bad_step}"
     return Measured(
         metrics,
-        f"cut completions {percent(first)} -> {percent(last)} (first and last third)"
-        + (f", cap {cap:g} tokens" if cap else ""),
+        f"cut completions {levels}" + (f", cap {cap:g} tokens at the end" if cap else ""),
         signal="share of cut completions",
     )
 

@@ -13,6 +13,8 @@ from firstbad.tools.stats import pearson
 
 FEWEST = 3
 """Steps that a line is fitted to."""
+MOST_CUT = 0.75
+"""Share of cut rows up to which a step takes part, where there are such steps."""
 
 
 class TokenCounts:
@@ -28,7 +30,7 @@ class TokenCounts:
     def __init__(self, run: Run, batches: list[RolloutBatch]) -> None:
         """Calibrate on the steps given."""
         self.agreement: float | None = None
-        """Correlation of the estimated step means with the logged ones."""
+        """Correlation of estimated and logged step means, all rows or the ended ones: the lower."""
         self._unit: Unit = _words
         self._line = (1.0, 0.0)
         self._cut: dict[int, tuple[int, float]] = {}
@@ -64,15 +66,18 @@ class TokenCounts:
             values = table.values(unit)
             x = table.mean(values, ~table.longest(values, n_cut))
             use = np.isfinite(x) & np.isfinite(ended)
-            if use.sum() < FEWEST or pearson(x[use], ended[use]) is None:
+            # Which row ended is a guess where few did: such a step must not decide.
+            mostly_ended = use & (n_cut <= MOST_CUT * table.size)
+            use = mostly_ended if mostly_ended.sum() >= FEWEST else use
+            r = pearson(x[use], ended[use]) if use.sum() >= FEWEST else None
+            if r is None or r <= best:
                 continue
+            best = r
             slope, intercept = np.polyfit(x[use], ended[use], 1)
+            self._unit, self._line = unit, (float(slope), float(intercept))
             told = (1 - share) * (slope * x + intercept) + share * cap
-            r = pearson(told[use], mean[use])
-            if r is not None and r > best:
-                best = r
-                self._unit, self._line = unit, (float(slope), float(intercept))
-                self.agreement = round(r, 6)
+            known = np.isfinite(told) & np.isfinite(mean)
+            self.agreement = round(min(r, pearson(told[known], mean[known]) or 0.0), 6)
 
     def rows(self, batch: RolloutBatch) -> FloatArray:
         """(R,) tokens per row, at least 1."""

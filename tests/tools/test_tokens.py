@@ -127,6 +127,23 @@ def test_a_cut_row_has_the_cap_and_no_end_token(make_run: MakeRun, batch: MakeBa
     assert counts.cut(made[4]).tolist() == [False, True]
 
 
+def test_the_unit_is_chosen_by_the_rows_that_ended(make_run: MakeRun, batch: MakeBatch) -> None:
+    # From step 4 on every row is cut at 40, which any unit explains; before it only words do.
+    made = [batch(s, completions=["w " * (s + 4), "longer " * (12 - s)] * 3) for s in range(1, 7)]
+    ended = [((s + 5) + (13 - s)) / 2 + 0.5 * (s == 2) for s in range(1, 4)]
+    made[1] = batch(2, completions=["w " * 6, "longer " * 11] * 3)
+    run = make_run(
+        signals={
+            "completion_length_mean": [*ended, 40, 40, 40],
+            "truncation_rate": [0, 0, 0, 1, 1, 1],
+            "completion_length_max": [12, 12, 10, 40, 40, 40],
+        }
+    )
+    counts = TokenCounts(run, made)
+    assert counts.rows(made[0]) == pytest.approx([6, 12] * 3, abs=0.1)
+    assert counts.rows(made[5]).tolist() == [40] * 6
+
+
 def test_characters_where_they_follow_the_mean_better(make_run: MakeRun, batch: MakeBatch) -> None:
     sizes = [(3, 9), (20, 4), (7, 31), (15, 5), (40, 2)]
     made = [batch(s, completions=["x" * a, "y" * b]) for s, (a, b) in enumerate(sizes, 1)]

@@ -90,7 +90,7 @@ def column_texts(column: Any) -> list[str]:
     return texts
 
 
-# `flatten` and `value_lengths` load Arrow's compute functions, which takes longer than to read a few
+# `flatten` and `value_lengths` load Arrow's compute functions, which takes as long as to read some
 # hundred steps; only a null needs them, which may hide elements.
 
 
