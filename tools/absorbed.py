@@ -29,7 +29,7 @@ class StoredWeights(Dated):
     n_numbers: int
     """Numbers compared, some of each tensor."""
     on_grid_share: float
-    """Of the last checkpoint's numbers: as bfloat16 would hold them, the lower 16 bits are 0."""
+    """Of the numbers that differ: as bfloat16 would hold them, the lower 16 bits are 0."""
     unchanged_share: float
     """The same bit for bit in the checkpoint before."""
 
@@ -53,8 +53,9 @@ def check_stored_weights(run: Run) -> Measured[StoredWeights]:
     if not both:
         raise NoData("no weights stored with 32 bits in two checkpoints")
     old, new = (np.concatenate([part[tensor] for tensor in both]) for part in (before, after))
-    grid = float(np.mean((new & 0xFFFF) == 0))
-    same = float(np.mean(old == new))
+    moved = old != new
+    grid = float(np.mean((new[moved] & 0xFFFF) == 0)) if moved.any() else 0.0
+    same = float(np.mean(~moved))
     absorbed = grid > ON_GRID and STANDS < same < 1
     metrics = StoredWeights(
         n_checkpoints=2,
@@ -66,8 +67,8 @@ def check_stored_weights(run: Run) -> Measured[StoredWeights]:
     )
     return Measured(
         metrics,
-        f"of {len(new)} weights {percent(grid)} are numbers that bfloat16 holds, {percent(same)} "
-        f"are the same at step {saved[-2].step} and step {saved[-1].step}",
+        f"of {len(new)} weights {percent(same)} are the same at step {saved[-2].step} and at step "
+        f"{saved[-1].step}, and {percent(grid)} of the others are numbers that bfloat16 holds",
         sources=run.sources,
         window=(saved[-2].step, saved[-1].step),
         signal="weights in the checkpoints",

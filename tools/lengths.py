@@ -31,6 +31,9 @@ class Truncation(HeldToSettings):
     """Mean share over the first third."""
     truncated_last: float
     truncated_largest: float
+    reaches_cap: bool
+    """Some answers are as long as the cap. False: none comes near it, so what counts as cut is not;
+    True also where no largest length or no cap is known."""
     truncated_before: float | None
     """Before the share rises at once, over all launches, and after it; None where it does not."""
     truncated_after: float | None
@@ -74,6 +77,7 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         truncated_first=_r(first),
         truncated_last=_r(last),
         truncated_largest=_r(float(rate.values.max())),
+        reaches_cap=_reaches(run.signals.get("completion_length_max"), cap),
         truncated_before=_r(rise.before) if rise else None,
         truncated_after=_r(rise.after) if rise else None,
         cap_fell=fell,
@@ -95,6 +99,12 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         f"cut completions {levels}" + (f", cap {cap:g} tokens at the end" if cap else ""),
         signal="share of cut completions",
     )
+
+
+def _reaches(longest: Signal | None, cap: float | None) -> bool:
+    if longest is None or not cap or not len(longest.values):
+        return True
+    return float(longest.values.max()) > 0.95 * cap
 
 
 def _rise(rate: Signal) -> Shift | None:

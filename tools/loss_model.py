@@ -93,6 +93,9 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
         raise NoData("the loss of TRL's RLOO trainer is not among those recomputed here")
     if run.config.number("updates_per_batch") not in (None, 1.0):
         raise NoData("each logged step holds several updates, so ratios are not 1")
+    parts = run.config.number("steps_per_generation") or 0.0
+    if parts > (run.config.number("gradient_accumulation_steps") or parts):
+        raise NoData("each update trains part of a rollout batch (`steps_per_generation`)")
     beta = 0.0 if whole is None or kl_in_reward(run) else _kl_weight(run)
     counts = TokenCounts(run, batches)
     rows = RowTable.of(run, batches)

@@ -35,6 +35,8 @@ class LossScatter(Dated):
     n_steps: int
     correlation: float
     """Of logged and recomputed loss, over the steps astray or all."""
+    slope: float
+    """Of logged on recomputed loss there: about the share of rows that is left."""
     distance: float
     """Mean squared distance over the mean squared spread over rows, over the same steps."""
     rows_missing: float | None
@@ -52,6 +54,8 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
 
     Cannot tell: which rows; nor rows whose gradient is lost after the loss was computed.
     """
+    if run.config.flag("use_vllm"):
+        raise NoData("another engine samples: its importance weights scale the rows of the loss")
     terms, _ = collect_terms(run, fewest=FEWEST)
     use = terms.spread > 0
     if use.sum() < FEWEST:
@@ -72,6 +76,7 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
     metrics = LossScatter(
         n_steps=len(steps),
         correlation=round(pearson(side.predicted, side.logged) or 0.0, 6),
+        slope=round(float(np.polyfit(side.predicted, side.logged, 1)[0]), 4),
         distance=round(distance, 6),
         rows_missing=None if missing is None else round(missing, 4),
         accumulation_steps=run.config.number("gradient_accumulation_steps"),

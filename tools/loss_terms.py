@@ -50,7 +50,8 @@ class LossTermsFound(HeldToSettings):
     declared_coefficient: float | None
     """Weight of the entropy bonus that the config states; None where it states none."""
     declared_over_policy: float | None
-    """That bonus, over the mean size of the policy term of the loss."""
+    """That bonus, over what the rows of a step move the policy term by (its spread over rows: the
+    term itself is near 0 at ratio 1, whatever its gradient)."""
 
 
 @tool
@@ -76,7 +77,7 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
         before = float(terms.entropy[:cut].mean())
         rise = round(float(terms.entropy[-third:].mean()) / before, 4) if before else None
     declared = run.config.number("entropy_coef") or None
-    size = float(np.abs(terms.policy).mean())
+    size = float(terms.spread.mean())
     over = None
     if declared and terms.entropy is not None and size > 0:
         over = round(min(declared * float(terms.entropy.mean()) / size, 1e6), 4)

@@ -83,7 +83,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     if not captures and not run.signals.known:
         raise NoData("no captures and no metrics")
     finite = [s for s in run.signals.known.values() if len(s.values)]
-    if run.signals.known and not finite:
+    if run.signals.known and not finite and not logged:
         raise NoData("the metrics hold no finite value at all")
     skips = _scaler_skips(run, found)
     found = [f for f in found if f[0] not in skips]

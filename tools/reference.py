@@ -14,6 +14,8 @@ OFF = 0.05
 """KL at step 1, in nats per token, that is dated."""
 BACK = 0.02
 """KL of two steps in a row over the level before them, below which it is dated as back at 0."""
+STAYS, AFTER = 0.5, 5
+"""KL over that level below which it stays, for so many steps: it has to grow anew."""
 LEVEL = 1e-3
 """KL, in nats per token, above which a level counts as away from the reference."""
 BEFORE, OPENING, NEXT = 10, 5, 3
@@ -27,7 +29,8 @@ class Reference(Dated):
     """KL to the reference at step 1, nats per token; None where it is not logged."""
     kl_before: float | None
     """Level of KL before it is lowest against its own level; None without ten steps of a level
-    above 0.001, or where the settings move the reference (`sync_ref_model`)."""
+    above 0.001, where the settings move the reference (`sync_ref_model`), or where no settings are
+    there to say so."""
     kl_back: float | None
     """The higher KL of the two steps there, over that level."""
     policy_back: bool
@@ -49,13 +52,15 @@ def check_reference(run: Run) -> Measured[Reference]:
     if kl is None:
         raise NoData("no logged KL to the reference")
     first = kl.at(1)
-    at = None if run.config.flag("sync_ref_model") else _lowest(kl)
+    moved = run.config.flag("sync_ref_model") or not run.config.of_trainer
+    at = None if moved else _lowest(kl)
     if first is None and at is None:
         raise NoData("no logged KL to the reference at step 1, nor a level of it later on")
     off = first is not None and first > OFF
     level = None if at is None else float(np.median(kl.values[at - BEFORE : at]))
     ratio = None if at is None or not level else float(kl.values[at : at + 2].max()) / level
-    step = None if at is None or ratio is None or ratio >= BACK else int(kl.steps[at])
+    stays = at is not None and float(kl.values[at : at + AFTER].max()) < STAYS * (level or 0.0)
+    step = int(kl.steps[at]) if at is not None and stays and (ratio or 0.0) < BACK else None
     metrics = Reference(
         kl_first=first,
         kl_before=_r(level),

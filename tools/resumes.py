@@ -8,6 +8,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.prompts import prompts_of_groups
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
 from firstbad.tools.segments import resumes
@@ -37,8 +38,9 @@ def compare_resumes(run: Run) -> Measured[ResumeHolds]:
     """Reward and entropy in the first step after each resume, against the ten steps before it.
 
     No update lies between, so both stay where they were, unless the weights that were loaded are
-    others. Older weights bring both back towards where the run began. Data, a verifier or a cap
-    that changed at the resume move the reward, but not the entropy that way.
+    others. Older weights bring both back towards where the run began. A verifier or a cap that
+    changed at the resume moves the reward, but not the entropy that way; where prompts are of
+    another length from there on, nothing is compared.
 
     Cannot tell: weights of a few steps earlier, whose figures are those of the last ones.
     """
@@ -77,6 +79,8 @@ def _at(run: Run, step: int) -> tuple[float, float | None] | None:
 
     Spreads are those around a straight line, so that learning does not count as noise.
     """
+    if _other_prompts(run, step):
+        return 0.0, 0.0
     moves = [_move(run.signals.get(name), step) for name in ("reward_mean", "entropy")]
     length = _move(run.signals.get("completion_length_mean"), step)
     known = [move for move in moves if move is not None]
@@ -105,3 +109,17 @@ def _move(signal: Signal | None, step: int) -> tuple[float, float] | None:
     return (float(after[0]) - level) / error, (
         float(signal.values[:OPENING].mean()) - level
     ) / error
+
+
+def _other_prompts(run: Run, step: int) -> bool:
+    """Whether the prompts of the first step are of another length than those of the ten before."""
+    before = run.rollouts.steps[run.rollouts.steps < step][-BEFORE:]
+    after = run.rollouts.steps[run.rollouts.steps >= step][:1]
+    lengths = [
+        float(np.mean([len(prompt) for prompt in prompts_of_groups(batch)]))
+        for batch in run.rollouts.batches([*before.tolist(), *after.tolist()])
+    ]
+    if len(lengths) < BEFORE // 2:
+        return False
+    *old, new = lengths
+    return abs(new - float(np.mean(old))) > 3 * max(float(np.std(old)), 0.01 * float(np.mean(old)))

@@ -23,11 +23,17 @@ FEWEST = 5
 """Steps without a move that may be chance: no token is sent to an expert."""
 COUNTED = 0.9
 """Share of the steps that a tensor must have counted before it stands."""
+SMALL = 0.02
+"""Share of all numbers below which a part that stands is a scalar or two at its bound."""
 MOVES = 0.5
 """Share of a tensor's numbers that differ between two checkpoints where it trains."""
 _BUFFER = re.compile(r"inv_freq|rotary|position_ids|running_(mean|var)|masked_bias")
 _SPARSE = re.compile(r"embed|wte|wpe|lm_head")
 """Rows of tokens that never occur do not train."""
+_EXPERT = re.compile(r"(^|\.)experts?\.\d")
+"""An expert that no token is sent to gets no gradient."""
+_WIDE = ("F32", "F64")
+"""In 16 bits a small update leaves a number as it was."""
 _DECLARES = re.compile(r"freez|frozen|(^|\.|_)(peft|lora)|^adapter\.|trainable", re.I)
 
 
@@ -97,8 +103,10 @@ def find_still_parameters(run: Run) -> Measured[StillParameters]:
         raise NoData("no optimizer state and no two checkpoints with weights that can be read")
     counted, at = _standing(states, resumes(run))
     stored, since = _same(moved, run)
-    bracket = _by_count(states[-1], at) if at is not None else since
     sizes = {t: t.size for t in moved[-1].share} if moved else {}
+    if (_share(stored, sizes) or 0.0) < SMALL:
+        stored, since = [], _Bracket()
+    bracket = _by_count(states[-1], at) if at is not None else since
     never = _never_moved(moved)
     metrics = StillParameters(
         n_states=len(states),
@@ -184,6 +192,8 @@ def _same(moved: Sequence[_Moved], run: Run) -> tuple[list[Tensor], _Bracket]:
         return [], _Bracket()
     found: dict[int, list[Tensor]] = {}
     for tensor in moved[-1].share:
+        if tensor.dtype not in _WIDE or _EXPERT.search(tensor.name):
+            continue
         shares = [pair.share.get(tensor, 0.0) for pair in moved]
         since = max((i for i, share in enumerate(shares) if share), default=-1) + 1
         if since == 0 or since == len(moved) or shares[since - 1] < MOVES:
@@ -207,7 +217,7 @@ def _never_moved(moved: Sequence[_Moved]) -> list[Tensor]:
     return [
         t
         for t in moved[-1].share
-        if t.dtype in ("F32", "F64")
+        if t.dtype in _WIDE
         and not _BUFFER.search(t.name)
         and not _SPARSE.search(t.name)
         and not any(pair.share.get(t, 0.0) for pair in moved)

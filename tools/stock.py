@@ -19,6 +19,11 @@ class Stock(Metrics):
     loss_steps: int
     """Steps with a loss of their own rollouts: 0 where it is averaged over several batches."""
     rollout_steps: int
+    beyond_metrics: int
+    """Steps of rollouts after the last one with metrics."""
+    empty_texts: float
+    """Share of the completions without text, in the last step with rollouts, while the log gives
+    them more than two tokens; 0 where it does not say."""
     advantage_steps: int
     """Steps of rollouts with advantages, recorded or defined by the settings."""
     rows_missing: bool
@@ -54,6 +59,8 @@ def take_stock(run: Run) -> Measured[Stock]:
         logged_steps=len(run.signals.steps),
         loss_steps=0 if loss is None or averaged else len(loss.steps),
         rollout_steps=len(run.rollouts.steps),
+        beyond_metrics=_beyond(run),
+        empty_texts=_empty(run),
         advantage_steps=len(run.rollouts.steps) if advantages else 0,
         rows_missing=rows_complete(run) is False,
         gold=first is not None and any(first.gold or ()),
@@ -78,3 +85,17 @@ def _engine_samples(run: Run) -> bool:
     """As declared; else by the framework: most sample with an engine of their own."""
     stated = run.config.flag("use_vllm")
     return run.framework not in (UNKNOWN, "trl", "ms-swift") if stated is None else stated
+
+
+def _beyond(run: Run) -> int:
+    logged = run.signals.steps
+    return int((run.rollouts.steps > logged[-1]).sum()) if len(logged) else 0
+
+
+def _empty(run: Run) -> float:
+    length = run.signals.get("completion_length_mean")
+    last = next(iter(run.rollouts.batches(run.rollouts.steps[-1:])), None)
+    tokens = length.at(last.step) if last is not None and length is not None else None
+    if last is None or tokens is None or tokens <= 2:
+        return 0.0
+    return round(sum(not text.strip() for text in last.completions) / len(last), 6)

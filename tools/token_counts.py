@@ -46,6 +46,8 @@ class TokenCounts:
                 self._line = (float(mean[both].mean() / x[both].mean()), 0.0)
             return
         n_cut, cap = _cut_rows(run, table)
+        if logged is not None:  # rows as long as the cap must fit into the logged mean
+            n_cut[n_cut / table.size * cap > table.logged(logged) + 0.5] = 0
         cut = zip(table.steps.tolist(), n_cut.tolist(), cap.tolist(), strict=True)
         self._cut = {step: (int(n), tokens) for step, n, tokens in cut if n}
         if logged is not None:

@@ -34,15 +34,15 @@ class Unscored(Dated):
     stretch_gain: float
     """Log-likelihood gained by the stretch, nats; 0 when there is none."""
     weight: float | None
-    """Weight of that part in the total; None where it is not known."""
+    """Weight of the outcome part in the total; None where it is not known."""
 
 
 @tool
 def count_unscored(run: Run) -> Measured[Unscored]:
-    """Rows that got no score from a reward part which scored others of the same prompt.
+    """Rows that the outcome part gave no score while it scored others of the same prompt.
 
-    TRL sums the scores that are there, so a row without one is paid like a wrong answer. The part
-    with the most such rows is told.
+    TRL sums the scores that are there, so a row without one is paid like a wrong answer. Of other
+    parts it is usual that they have nothing to say on some rows: a tool that was not called.
 
     Cannot tell: a verifier that scores its own failures as 0 (see `rejudge`), nor one that fails
     for all completions of a prompt at once.
@@ -51,15 +51,11 @@ def count_unscored(run: Run) -> Measured[Unscored]:
     if not batches:
         raise NoData("no rollouts with reward parts")
     rows = RowTable.of(run, batches)
-    n_groups = len(rows.group_step)
-    hits = {}
-    for name in rows.parts:
-        missing = np.isnan(rows.part(name))
-        some = np.bincount(rows.group, weights=~missing, minlength=n_groups)[rows.group] > 0
-        hits[name] = rows.count(missing & some)
-    order = sorted(rows.parts, key=lambda name: (name != outcome_part(run, batches), name))
-    worst = max(order, key=lambda name: int(hits[name].sum()))
-    stretch = raised_stretch(hits[worst], rows.size)
+    name = outcome_part(run, batches)
+    missing = np.isnan(rows.part(name))
+    scored = np.bincount(rows.group, weights=~missing, minlength=len(rows.group_step))
+    hits = rows.count(missing & (scored[rows.group] > 0))
+    stretch = raised_stretch(hits, rows.size)
     if stretch is not None and stretch.gain < SURE_GAIN:
         stretch = None
     inside = np.ones(len(rows.steps), bool)
@@ -67,7 +63,7 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         inside = (np.arange(len(rows.steps)) >= stretch.first) & (
             np.arange(len(rows.steps)) < stretch.stop
         )
-    share = float(hits[worst][inside].sum() / rows.size[inside].sum())
+    share = float(hits[inside].sum() / rows.size[inside].sum())
     often = share > OFTEN
     first = (stretch.first if stretch is not None else 0) if often else None
     steps = rows.steps.tolist()
@@ -75,25 +71,25 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         n_rows=len(rows.step),
         share=_r(share),
         share_before=(
-            _r(hits[worst][~inside].sum() / rows.size[~inside].sum()) if not inside.all() else None
+            _r(hits[~inside].sum() / rows.size[~inside].sum()) if not inside.all() else None
         ),
-        share_largest=_r((hits[worst] / rows.size).max()),
+        share_largest=_r((hits / rows.size).max()),
         stretch_gain=_r(stretch.gain) if stretch else 0.0,
-        weight=_weight(run, rows.parts, worst),
+        weight=_weight(run, rows.parts, name),
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
         from_start=first == 0,
     )
-    text = f"no row lacks a score of `{worst}` that others of its prompt have"
-    if hits[worst].any():
-        text = f"{percent(share)} of the rows have no score of `{worst}`, others of their prompt do"
+    text = f"no row lacks a score of `{name}` that others of its prompt have"
+    if hits.any():
+        text = f"{percent(share)} of the rows have no score of `{name}`, others of their prompt do"
         if first is not None and stretch is not None:
             text += f", in steps {steps[first]} to {steps[stretch.stop - 1]}"
-    shown = np.flatnonzero(hits[worst])
+    shown = np.flatnonzero(hits)
     table = Table(
-        title=f"steps with rows that have no score of `{worst}`",
+        title=f"steps with rows that have no score of `{name}`",
         columns=("step", "rows", "without a score"),
-        rows=tuple((steps[i], int(rows.size[i]), int(hits[worst][i])) for i in shown[:40].tolist()),
+        rows=tuple((steps[i], int(rows.size[i]), int(hits[i])) for i in shown[:40].tolist()),
         cut_rows=max(0, len(shown) - 40),
     )
     return Measured(
@@ -101,7 +97,7 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         text,
         tables=(table,) if len(shown) else (),
         window=(steps[0], steps[-1]),
-        signal=f"rows without a score of `{worst}`",
+        signal=f"rows without a score of `{name}`",
     )
 
 

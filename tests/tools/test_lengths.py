@@ -65,6 +65,16 @@ def test_a_cap_that_came_down(
     assert found["truncated_after"] == pytest.approx(0.72, abs=0.03)
 
 
+@pytest.mark.parametrize(("longest", "reaches"), [(40.0, True), (21.0, False)])
+def test_what_counts_as_cut_though_nothing_reaches_the_cap(
+    make_run: MakeRun, measure: Measure, longest: float, reaches: bool
+) -> None:
+    # Another end token than the one that the trainer looks for: every row counts as cut.
+    signals = {"truncation_rate": [1.0] * 30, "completion_length_max": [longest] * 30}
+    found = measure(CUT, make_run(signals=signals, config={"max_completion_length": 40}))
+    assert found["reaches_cap"] is reaches
+
+
 def test_cut_from_the_start(make_run: MakeRun, measure: Measure) -> None:
     found = measure(CUT, make_run(signals={"truncation_rate": [0.9] * 30}))
     assert found["from_start"]

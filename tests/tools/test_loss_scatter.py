@@ -78,5 +78,31 @@ def test_a_factor_keeps_the_correlation(
     assert found["correlation"] == pytest.approx(1)
 
 
+def test_losses_of_other_steps_have_no_slope(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    run = trained(make_run, batch)
+    loss = run.signals.known["loss"]
+    mixed = make_run(
+        rollouts=list(run.rollouts.batches()),
+        signals={"loss": np.random.default_rng(0).permutation(loss.values).tolist()},
+        config=dict(run.config.values),
+    )
+    assert abs(measure(TOOL, mixed)["slope"]) < 0.3
+    assert measure(TOOL, trained(make_run, batch, left_out=0.25))["slope"] > 0.3
+
+
+def test_an_engine_weighs_the_rows(
+    make_run: MakeRun, batch: MakeBatch, missing: Callable[..., str]
+) -> None:
+    run = trained(make_run, batch)
+    engine = make_run(
+        rollouts=list(run.rollouts.batches()),
+        signals={"loss": run.signals.known["loss"].values.tolist()},
+        config={**run.config.values, "use_vllm": True},
+    )
+    assert "engine" in missing(TOOL, engine)
+
+
 def test_too_few_steps(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "loss" in missing(TOOL, make_run())

@@ -36,7 +36,7 @@ def history(back: bool, returned: bool = False) -> dict[str, list[float]]:
 
 
 def test_a_reference_loaded_from_the_policy(make_run: MakeRun, measure: Measure) -> None:
-    found = measure(TOOL, make_run(signals=history(back=True)))
+    found = measure(TOOL, make_run(config={"beta": 0.1}, signals=history(back=True)))
     assert found["kl_back"] == pytest.approx(0.0001 / found["kl_before"], abs=1e-4)
     assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
     assert not found["policy_back"]
@@ -46,24 +46,40 @@ def test_a_reference_loaded_from_the_policy(make_run: MakeRun, measure: Measure)
 def test_a_policy_loaded_from_the_beginning_is_told_apart(
     make_run: MakeRun, measure: Measure
 ) -> None:
-    found = measure(TOOL, make_run(signals=history(back=True, returned=True)))
+    found = measure(TOOL, make_run(config={"beta": 0.1}, signals=history(back=True, returned=True)))
     assert found["policy_back"]
     assert found["first_bad_step"] == 31
 
 
 def test_kl_that_wanders_is_no_return(make_run: MakeRun, measure: Measure) -> None:
-    found = measure(TOOL, make_run(signals=history(back=False)))
+    found = measure(TOOL, make_run(config={"beta": 0.1}, signals=history(back=False)))
     assert found["kl_back"] > 0.02
     assert found["first_bad_step"] is None
     # A single low step is noise of a small batch.
     signals = history(back=False)
     signals["kl_ref"][40] = 0.0
-    assert measure(TOOL, make_run(signals=signals))["first_bad_step"] is None
+    assert measure(TOOL, make_run(config={"beta": 0.1}, signals=signals))["first_bad_step"] is None
 
 
 def test_a_reference_that_is_meant_to_follow(make_run: MakeRun, measure: Measure) -> None:
-    found = measure(TOOL, make_run(signals=history(back=True), config={"sync_ref_model": True}))
+    found = measure(
+        TOOL, make_run(config={"beta": 0.1, "sync_ref_model": True}, signals=history(back=True))
+    )
     assert found["kl_back"] is found["first_bad_step"] is None
+
+
+def test_without_settings_the_reference_may_be_meant_to_move(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    assert measure(TOOL, make_run(signals=history(back=True)))["first_bad_step"] is None
+
+
+def test_two_rows_near_zero_are_no_new_beginning(make_run: MakeRun, measure: Measure) -> None:
+    signals = history(back=False)
+    signals["kl_ref"][40:42] = [0.0, 0.0]
+    found = measure(TOOL, make_run(config={"beta": 0.1}, signals=signals))
+    assert found["kl_back"] == 0
+    assert found["first_bad_step"] is None
 
 
 def test_without_kl(make_run: MakeRun, missing: Callable[..., str]) -> None:

@@ -66,5 +66,17 @@ def test_a_part_of_another_task_is_none(simulate: MakeRun, measure: Measure) -> 
     assert found["first_bad_step"] is None
 
 
+def test_a_part_beside_the_outcome_may_have_nothing_to_say(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    # A reward for tool calls scores the rows with a call alone.
+    def edit(d: SimpleNamespace) -> None:
+        d.rewards["format"][d.rng.random(len(d.group)) < 0.5] = np.nan
+
+    found = measure(TOOL, simulate(3, edit=edit))
+    assert found["share"] == 0
+    assert found["first_bad_step"] is None
+
+
 def test_without_scores(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "reward" in missing(TOOL, make_run())

@@ -27,6 +27,8 @@ def group_rows(prompts: Sequence[str], size: int | None) -> tuple[IntArray, Grou
     rows = len(prompts)
     if size and size > 1 and rows % size == 0:
         heads = [prompts[i - i % size] for i in range(rows)]
-        if heads == list(prompts):
+        # Prompts that are all unlike (a nonce in each), or of which some are missing, say nothing.
+        silent = len(set(prompts)) == rows or not all(prompts)
+        if silent or heads == list(prompts):
             return np.arange(rows, dtype=np.int64) // size, "position"
     return numbered(prompts), "prompt"
