@@ -103,7 +103,8 @@ MOVES: dict[str, re.Pattern[str]] = {
     ),
     "shorter": _words(r"shorter(?: and shorter)?|too short|short", "变短|越来越短|太短"),
     "longer": _words(
-        r"longer(?: and longer)?|long(?! (?:time|run|while|ago|enough))|truncat\w+|hits? (?:the )?(?:token |length "
+        r"longer(?: and longer)?|long(?! (?:time|run|while|ago|enough))|truncat\w+"
+        r"|hits? (?:the )?(?:token |length "
         r"|max(?:imum)? )?(?:limit|cap)"
         r"|always hit the limit|run away in length|max(?:imum)? length",
         "变长|越来越长|太长|超长|被截断|截断|顶到上限",

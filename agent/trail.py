@@ -147,7 +147,7 @@ def _compare(loaded: Loaded, ask: Ask, trail: Trail, source: EvidenceSource) -> 
     # Both sides of the end of a wide bracket may carry the fault.
     wide = onset is None or onset.latest - onset.earliest > WIDE
     for each in loaded.playbook.compared:
-        dated = step is not None and not wide and ask.noticed_step is None
+        dated = step is not None and not wide and ask.noticed_step in (None, step)
         if each.symptom in ask.symptoms if each.symptom else dated:
             tool, args = resolve_call(each.call, seen, ask.noticed_step, step)
             trail.aliases[each.alias] = source.get(tool, args).id

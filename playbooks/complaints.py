@@ -37,25 +37,35 @@ def claims_made(
     symptoms: Sequence[str],
     seen: Seen,
     compared: Sequence[Comparison] = (),
+    named: int | None = None,
 ) -> list[Made]:
     """The claims that the complaint makes, in the order of the playbook.
 
-    `compared` is empty where the complaint names a step: its claims are then held against that one.
+    Where it names a step, its claims are held against that one.
     """
     return [
-        Made(claim, _held_against(claim, seen, compared))
+        Made(claim, _held_against(claim, seen, compared, named))
         for claim in claims
         if claim.symptom in symptoms
     ]
 
 
-def _held_against(claim: Claim, seen: Seen, compared: Sequence[Comparison]) -> Seen:
-    """The evidence with the first comparison that fits in place of the claim's own."""
+def _held_against(
+    claim: Claim, seen: Seen, compared: Sequence[Comparison], named: int | None
+) -> Seen:
+    """The evidence with the first comparison that fits in place of the claim's own.
+
+    At the step that was named that is only another span, for a move that the claim's own is too
+    long to show.
+    """
     own, _, signal = claim.measure.partition(".")
     for each in compared if signal else ():
         moved = observe(seen, f"{each.alias}.{signal}_z")
-        divided = observe(seen, f"{each.alias}.step") is not None
-        if divided and moved is not None and abs(moved) >= each.least_z:
+        step = observe(seen, f"{each.alias}.step")
+        shown = abs(observe(seen, f"{claim.measure}_z") or 0.0) >= each.least_z
+        if step is None or (named is not None and (step != named or shown)):
+            continue
+        if moved is not None and abs(moved) >= each.least_z:
             return {**seen, own: seen[each.alias]}
     return seen
 

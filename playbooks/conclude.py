@@ -75,8 +75,7 @@ def conclude(
     waived = tuple(r.id for r in layers if r.outcome == "waived")
     window = window_kind(book, seen)
     onset = _window_onset(seen)
-    compared = book.compared if ask.noticed_step is None else ()
-    claims = claims_made(book.complaints, ask.symptoms, seen, compared)
+    claims = claims_made(book.complaints, ask.symptoms, seen, book.compared, named=ask.noticed_step)
     unanswered = left_open(claims, checks)
     unexplained = next((c for c in book.unexplained if all_hold(c.when, seen)), None)
     unused = [w.layer for w in waivers if w.layer not in waived]

@@ -248,8 +248,8 @@ class Playbook(Strict):
     complaints: tuple[Claim, ...] = ()
     """What a complaint may claim, and which check answers it."""
     compared: tuple[Comparison, ...] = ()
-    """Comparisons that take the place of a claim's own where the complaint names no step; the
-    first that fits."""
+    """Comparisons that take the place of a claim's own where the complaint names no step, or where
+    they divide at that step and only they show a move; the first that fits."""
     about_step: tuple[Note, ...] = ()
     """Sentences about the step that a complaint names, said where their bounds hold."""
     otherwise: Otherwise | None = None

@@ -1028,7 +1028,8 @@ def test_a_fault_that_begins_at_the_resume_is_what_the_complaint_means(
 
 
 @pytest.mark.parametrize(
-    ("z", "noticed", "told"), [(-5.0, None, 0.2), (-1.0, None, 0.8), (-5.0, 90, 0.8)]
+    ("z", "noticed", "told"),
+    [(-5.0, None, 0.2), (-1.0, None, 0.8), (-5.0, 90, 0.8), (-5.0, 45, 0.2)],
 )
 def test_without_a_named_step_a_signal_is_compared_where_the_finding_begins(
     verdict: MakeVerdict, small: SimpleNamespace, z: float, noticed: int | None, told: float
