@@ -103,7 +103,8 @@ MOVES: dict[str, re.Pattern[str]] = {
     ),
     "shorter": _words(r"shorter(?: and shorter)?|too short|short", "变短|越来越短|太短"),
     "longer": _words(
-        r"longer(?: and longer)?|too long|truncat\w+|hits? (?:the )?(?:token |length "
+        r"longer(?: and longer)?|long(?! (?:time|run|while|ago|enough))|truncat\w+"
+        r"|hits? (?:the )?(?:token |length "
         r"|max(?:imum)? )?(?:limit|cap)"
         r"|always hit the limit|run away in length|max(?:imum)? length",
         "变长|越来越长|太长|超长|被截断|截断|顶到上限",
@@ -260,8 +261,9 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"(?:is|are) (?:this|that|it|these|they) (?:normal|a problem|ok(?:ay)?"
         r"|expected|a bug)|acceptable"
         r"|normal or not|should (?:i|it|this|the) .{0,40}\b(?:not )?be"
-        r"|or (?:is it )?just learning|is it normal",
-        "正常吗|正常么|是不是有问题|有没有问题|有问题吗|是否正常|正不正常",
+        r"|or (?:is it )?just learning|is it normal|all ?right|is (?:this|that|it) a collapse"
+        r"|anything(?: (?:odd|wrong|strange|weird|unusual|suspicious|bad|else))?(?=\s*(?:$|[?!.]))",
+        "正常吗|正常么|是不是有问题|有没有问题|有问题吗|有什么问题|是否正常|正不正常|有(?:什么|没有)异常",
     ),
 }
 

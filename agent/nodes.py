@@ -121,7 +121,7 @@ class Nodes:
         called = [r for r in self.incident.record().refusals if "tool" in r]
         self.incident.change(refusals=[*refusals(self.loaded, trail), *called])
         write_atomic(self.incident.verdict_file, verdict.model_dump_json(indent=1) + "\n")
-        return {}
+        return update_of(trail)
 
     def memo(self, state: State) -> dict[str, Any]:
         """Write the memo."""

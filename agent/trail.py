@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firstbad.agent.evidence_store import EvidenceSource
-from firstbad.playbooks.conclude import Ask, conclude
+from firstbad.playbooks.conclude import Ask, conclude, findings_of
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Layer
 from firstbad.playbooks.results import CheckResult, LayerResult, Usage, Verdict, Waiver
 from firstbad.playbooks.walk import OPEN, judge_layer, layer_outcome, resolve_call
 from firstbad.tools.evidence import Evidence
+
+WIDE = 5
+"""Steps of a bracket from which on its end does not part good steps from bad ones."""
 
 
 @dataclass
@@ -117,6 +120,7 @@ def reach_verdict(
     versions: Mapping[str, str],
 ) -> Verdict:
     """Conclude from a finished walk; only waivers that opened a layer are named."""
+    _compare(loaded, ask, trail, source)
     used = [source.by_id(i) for i in trail.evidence_ids()]
     applied = [w for w in waivers if trail.layers[w.layer].outcome == "waived"]
     return conclude(
@@ -130,6 +134,23 @@ def reach_verdict(
         usage=Usage(tool_calls=len(used), seconds=round(sum(e.seconds for e in used), 3)),
         versions=dict(versions),
     )
+
+
+def _compare(loaded: Loaded, ask: Ask, trail: Trail, source: EvidenceSource) -> None:
+    """Get the comparisons at steps that the complaint does not name: only the walk dates them."""
+    if not ask.symptoms:
+        return
+    seen = trail.seen(source)
+    findings = findings_of(loaded, list(trail.layers.values()), trail.checks, seen)
+    onset = findings[0].first_bad if findings else None
+    step = None if onset is None or onset.from_start else onset.first_bad
+    # Both sides of the end of a wide bracket may carry the fault.
+    wide = onset is None or onset.latest - onset.earliest > WIDE
+    for each in loaded.playbook.compared:
+        dated = step is not None and not wide and ask.noticed_step in (None, step)
+        if each.symptom in ask.symptoms if each.symptom else dated:
+            tool, args = resolve_call(each.call, seen, ask.noticed_step, step)
+            trail.aliases[each.alias] = source.get(tool, args).id
 
 
 def _judge(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from firstbad.playbooks.fill import fill
 from firstbad.playbooks.gate import Seen, all_hold, observe
-from firstbad.playbooks.model import Claim, Note
-from firstbad.playbooks.results import CheckResult, Request
+from firstbad.playbooks.model import Claim, Comparison, Note
+from firstbad.playbooks.results import CheckResult, Finding, Request
 from firstbad.tools.numbers import number
 
 
@@ -23,61 +24,158 @@ class Open:
     """`layer.check`s that would answer it and have no direct evidence."""
 
 
-def claims_made(claims: Iterable[Claim], symptoms: Sequence[str]) -> list[Claim]:
-    """The claims that the complaint makes, in the order of the playbook."""
-    return [claim for claim in claims if claim.symptom in symptoms]
+@dataclass(frozen=True)
+class Made:
+    """A claim that the complaint makes, with the evidence that it is held against."""
+
+    claim: Claim
+    seen: Seen
+
+
+def claims_made(
+    claims: Iterable[Claim],
+    symptoms: Sequence[str],
+    seen: Seen,
+    compared: Sequence[Comparison] = (),
+    named: int | None = None,
+) -> list[Made]:
+    """The claims that the complaint makes, in the order of the playbook.
+
+    Where it names a step, its claims are held against that one.
+    """
+    return [
+        Made(claim, _held_against(claim, seen, compared, named))
+        for claim in claims
+        if claim.symptom in symptoms
+    ]
+
+
+def _held_against(
+    claim: Claim, seen: Seen, compared: Sequence[Comparison], named: int | None
+) -> Seen:
+    """The evidence with the first comparison that fits in place of the claim's own.
+
+    At the step that was named that is only another span, for a move that the claim's own is too
+    long to show.
+    """
+    own, _, signal = claim.measure.partition(".")
+    for each in compared if signal else ():
+        moved = observe(seen, f"{each.alias}.{signal}_z")
+        step = observe(seen, f"{each.alias}.step")
+        shown = abs(observe(seen, f"{claim.measure}_z") or 0.0) >= each.least_z
+        if step is None or (named is not None and (step != named or shown)):
+            continue
+        if moved is not None and abs(moved) >= each.least_z:
+            return {**seen, own: seen[each.alias]}
+    return seen
 
 
 def answers_to(
-    claims: Iterable[Claim],
+    made: Iterable[Made],
     about_step: Iterable[Note],
     checks: Sequence[CheckResult],
     seen: Seen,
-    *,
-    brief: bool = False,
+    leading: Finding | None = None,
 ) -> Iterator[str]:
     """What the record says to the step that was named and to the claims.
 
-    `brief`, for beside a finding, leaves out what else was looked for where numbers answer.
+    Beside a finding it leaves out what else was looked for where numbers answer.
     """
     passed = _direct(checks)
     yield from (fill(note.say, seen) for note in about_step if all_hold(note.when, seen))
-    for claim in claims:
-        if told := "".join(_told(claim, {} if brief and claim.measure else passed, seen)):
+    for each in made:
+        claim = each.claim
+        looked = {} if leading is not None and claim.measure else passed
+        told = (
+            _see_verdict(claim, passed)
+            if leading is not None and _is_verdict(each, leading)
+            else "".join(_told(claim, looked, each.seen, leading))
+        )
+        if told:
             yield f"The complaint says that {claim.says}{told}"
 
 
-def _told(claim: Claim, passed: Mapping[str, CheckResult], seen: Seen) -> Iterator[str]:
+def _is_verdict(made: Made, leading: Finding) -> bool:
+    """Whether the leading finding is what the claim is about: no check speaks against it then."""
+    claim, onset = made.claim, leading.first_bad
+    step = observe(made.seen, claim.begins_at) if claim.begins_at else None
+    return leading.cause in claim.is_cause or (
+        step is not None and onset.earliest <= step <= onset.latest
+    )
+
+
+def _see_verdict(claim: Claim, passed: Mapping[str, CheckResult]) -> str:
+    excluded = claim.excluded and any(name in passed for name in claim.answered_by)
+    return ". It did: see the verdict." + (f" {claim.excluded}" if excluded else "")
+
+
+def _told(
+    claim: Claim, passed: Mapping[str, CheckResult], seen: Seen, leading: Finding | None
+) -> Iterator[str]:
     """What follows a claim: its numbers, what explains it, and the checks that looked into it."""
     measured = _measured(claim, seen)
+    holds = _holds(claim, seen)
     explained = [f" {text}" for text in _explained(claim, seen)]
+    begins = _begins_there(claim, seen, leading) if measured and holds and leading else ""
     if _contradicted(claim, seen):
-        yield f"; {fill(claim.contradicted, seen)}.{measured}"
+        if not holds:
+            holds = f"It is not so: {fill(claim.contradicted, seen)}."
+        elif _is_true(claim, seen) and not begins:
+            holds = "It moves that way, though it does not leave its band."
+        yield f". {holds}{measured}"
     else:
         looked = _looked_into(claim, passed)
         if measured:
-            holds = " It is so." if claim.true_if and all_hold(claim.true_if, seen) else ""
-            yield f".{holds}{measured}"
+            yield f".{holds and ' '}{holds}{measured}"
         elif _not_logged(claim, seen):
             yield (f"; {claim.called} is not logged, so that nothing here can confirm or deny it.")
         elif explained or looked:
             yield "."
         yield looked
+    yield begins
     yield from explained
+    yield from (f" {fill(n.say, seen)}" for n in claim.beside if all_hold(n.when, seen))
 
 
-def unjudged(claims: Iterable[Claim], symptoms: Sequence[str], seen: Seen) -> list[str]:
+def _holds(claim: Claim, seen: Seen) -> str:
+    """Whether the log bears the claim out, as a sentence; empty where it does not tell."""
+    if _is_true(claim, seen):
+        return "It is so."
+    if claim.whole_true_if and all_hold(claim.whole_true_if, seen):
+        return f"It is so for {claim.whole_called}."
+    if claim.partly_if and all_hold(claim.partly_if, seen):
+        return f"It is so in part: {fill(claim.partly, seen)}."
+    return ""
+
+
+def _begins_there(claim: Claim, seen: Seen, leading: Finding) -> str:
+    """Names the finding where it begins at the step that the signal is compared at."""
+    step = observe(seen, f"{claim.measure.split('.')[0]}.step")
+    begins = step is not None and step == leading.first_bad.first_bad
+    return f" The finding begins at step {step:.0f}." if begins else ""
+
+
+def general_answer(outcome: Literal["incident", "healthy", "undetermined"]) -> str:
+    """The reply to a question about all of the run."""
+    return {
+        "healthy": "Nothing odd was found in what was checked.",
+        "incident": "Something is wrong: see the verdict.",
+        "undetermined": "That can't be said yet: see what is asked for.",
+    }[outcome]
+
+
+def unjudged(made: Iterable[Made], symptoms: Sequence[str]) -> list[str]:
     """What is complained of and no check of the playbook judges, in words."""
     settled = {
-        claim.symptom
-        for claim in claims
-        if claim.answered_by or claim.answers or _contradicted(claim, seen)
+        m.claim.symptom
+        for m in made
+        if m.claim.answered_by or m.claim.answers or _contradicted(m.claim, m.seen)
     }
     settled.add("is_normal")  # a question, not a symptom
     return [symptom.replace("_", " ") for symptom in symptoms if symptom not in settled]
 
 
-def left_open(claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen) -> list[Open]:
+def left_open(made: Iterable[Made], checks: Sequence[CheckResult]) -> list[Open]:
     """Claims that the log does not contradict and nothing explains.
 
     A change that a person saw is explained as normal only by evidence that could have shown its
@@ -85,7 +183,7 @@ def left_open(claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen
     """
     passed = _direct(checks)
     found = []
-    for claim in claims:
+    for claim, seen in ((m.claim, m.seen) for m in made):
         unread = tuple(name for name in claim.answered_by if name not in passed)
         if _contradicted(claim, seen):
             continue
@@ -93,7 +191,7 @@ def left_open(claims: Iterable[Claim], checks: Sequence[CheckResult], seen: Seen
             found.append(Open(claim, "the log shows it, and no check explains it"))
         elif any(_explained(claim, seen)):
             continue
-        elif _not_logged(claim, seen):
+        elif claim.request and _not_logged(claim, seen):
             found.append(Open(claim, f"{claim.called} is not logged"))
         elif unread:
             named = " and ".join(f"`{name}`" for name in unread)
@@ -146,15 +244,19 @@ def _plain(claim: Claim, seen: Seen) -> bool:
     return bool(claim.open_if) and all_hold(claim.open_if, seen)
 
 
-def _sides(claim: Claim, seen: Seen) -> Mapping[str, float | None]:
-    return {end: observe(seen, f"{claim.measure}_{end}") for end in ("before", "after", "z")}
+def _is_true(claim: Claim, seen: Seen) -> bool:
+    return bool(claim.true_if) and all_hold(claim.true_if, seen)
+
+
+def _sides(measure: str, seen: Seen) -> Mapping[str, float | None]:
+    return {end: observe(seen, f"{measure}_{end}") for end in ("before", "after", "z")}
 
 
 def _not_logged(claim: Claim, seen: Seen) -> bool:
     """The comparison was made at a step that is recorded, and the signal was not there."""
     if not claim.measure or observe(seen, f"{claim.measure.split('.')[0]}.outside_by") != 0:
         return False
-    sides = _sides(claim, seen)
+    sides = _sides(claim.measure, seen)
     return sides["before"] is None and sides["after"] is None
 
 
@@ -162,19 +264,26 @@ def _measured(claim: Claim, seen: Seen) -> str:
     """The signal before and after, as a sentence; empty where it was not compared."""
     if not claim.measure:
         return ""
-    sides = _sides(claim, seen)
+    part, whole = _sides(claim.measure, seen), _sides(claim.whole or claim.measure, seen)
+    told = _averages(claim.measure, claim.called, seen)
+    return told + (_averages(claim.whole, claim.whole_called, seen) if whole != part else "")
+
+
+def _averages(measure: str, called: str, seen: Seen) -> str:
+    sides = _sides(measure, seen)
     if sides["z"] is None:
         return ""
-    step = observe(seen, f"{claim.measure.split('.')[0]}.step")
-    where = (
-        ("in the first third of the run", "in the last")
-        if step is None
-        else (f"in the steps before {step:.0f}", "from it on")
-    )
+    alias = measure.split(".")[0]
+    spans = [
+        " to ".join(
+            number(observe(seen, f"{alias}.{side}_{end}_step"), step=True)
+            for end in ("first", "last")
+        )
+        for side in ("before", "after")
+    ]
     errors = number(abs(sides["z"]), digits=2)
-    called = claim.called[:1].upper() + claim.called[1:]
     return (
-        f" {called} averages {number(sides['before'], digits=3)} {where[0]} and "
-        f"{number(sides['after'], digits=3)} {where[1]} ({errors} standard errors "
-        f"{'lower' if sides['z'] < 0 else 'higher'})."
+        f" {called[:1].upper()}{called[1:]} averages {number(sides['before'], digits=3)} in steps "
+        f"{spans[0]} and {number(sides['after'], digits=3)} in steps {spans[1]} ({errors} standard "
+        f"errors {'lower' if sides['z'] < 0 else 'higher'})."
     )

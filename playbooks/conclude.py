@@ -11,6 +11,7 @@ from firstbad.playbooks.complaints import (
     Open,
     answers_to,
     claims_made,
+    general_answer,
     left_open,
     request_of,
     unjudged,
@@ -68,24 +69,19 @@ def conclude(
     """Read the judged record and conclude; the same record gives the same verdict."""
     book = loaded.playbook
     by_check = {(layer.id, c.id): c for layer in book.layers for c in layer.checks}
-    found = [
-        build_finding(by_check[r.layer, r.check], r, seen)
-        for r in checks
-        if r.outcome == "fail" and r.layer != "window"
-    ]
-    findings = order_findings(loaded, merge_findings(found), layers)
+    findings = findings_of(loaded, layers, checks, seen)
     closed_at = next((r for r in layers if r.outcome in ("fail", "inconclusive")), None)
     open_layers = tuple(r.id for r in layers if r.outcome == "inconclusive")
     waived = tuple(r.id for r in layers if r.outcome == "waived")
     window = window_kind(book, seen)
     onset = _window_onset(seen)
-    claims = claims_made(book.complaints, ask.symptoms)
-    unanswered = left_open(claims, checks, seen)
+    claims = claims_made(book.complaints, ask.symptoms, seen, book.compared, named=ask.noticed_step)
+    unanswered = left_open(claims, checks)
     unexplained = next((c for c in book.unexplained if all_hold(c.when, seen)), None)
     unused = [w.layer for w in waivers if w.layer not in waived]
     about_step = book.about_step if ask.noticed_step is not None else ()
-    answers = list(answers_to(claims, about_step, checks, seen, brief=bool(findings)))
-    not_judged = [] if findings else unjudged(book.complaints, ask.symptoms, seen)
+    answers = list(answers_to(claims, about_step, checks, seen, next(iter(findings), None)))
+    not_judged = [] if findings else unjudged(claims, ask.symptoms)
     if not_judged:
         answers.append(
             f"The complaint names {', '.join(not_judged)}: no check of this playbook looks for its "
@@ -136,6 +132,8 @@ def conclude(
         headline = (
             "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
         )
+    if not answers and "is_normal" in ask.symptoms:
+        answers.append(general_answer(outcome))
     requests = tuple(
         dict.fromkeys(
             _requests(
@@ -192,6 +190,19 @@ def conclude(
         usage=usage,
         versions=dict(versions),
     )
+
+
+def findings_of(
+    loaded: Loaded, layers: Sequence[LayerResult], checks: Sequence[CheckResult], seen: Seen
+) -> list[Finding]:
+    """The findings of the checks that failed, the leading one first."""
+    by_check = {(layer.id, c.id): c for layer in loaded.playbook.layers for c in layer.checks}
+    found = [
+        build_finding(by_check[r.layer, r.check], r, seen)
+        for r in checks
+        if r.outcome == "fail" and r.layer != "window"
+    ]
+    return order_findings(loaded, merge_findings(found), layers)
 
 
 def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:

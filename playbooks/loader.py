@@ -17,13 +17,13 @@ import yaml
 from pydantic import ValidationError
 
 from firstbad.playbooks.causes import SAFE, causes
-from firstbad.playbooks.model import Bounds, Call, Check, Layer, Playbook, Setting
+from firstbad.playbooks.model import Bounds, Call, Check, Claim, Layer, Playbook, Setting
 from firstbad.playbooks.results import PlaybookRef
 from firstbad.tools.errors import UserError
 from firstbad.tools.readers.aliases import framework_names
 from firstbad.tools.registry import Tool, tools
 
-REFERENCE = re.compile(r"^\$(?:noticed_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
+REFERENCE = re.compile(r"^\$(?:(?:noticed|finding)_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
 PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
 QUOTE = "quote"
 """In a sentence's place: what the run's own log says, rather than a number."""
@@ -148,6 +148,10 @@ def _problems(playbook: Playbook) -> Iterator[tuple[str, str]]:
         if layer.id in order:
             yield f"layer `{layer.id}`", "there is a layer of that name already"
         order.append(layer.id)
+    for each in playbook.compared:
+        tool, problems = _called(each.call, known, aliases)
+        aliases[each.alias] = tool
+        yield from (("compared", p) for p in problems)
     yield from (("top", p) for p in _check_top(playbook, aliases, order))
 
 
@@ -228,9 +232,10 @@ def _texts(check: Check) -> Iterator[str]:
 def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterator[str]:
     tops = [playbook.outcome_holds, *(r.when for r in playbook.window)]
     tops += [s.when for s in playbook.symptoms]
-    tops += [b for c in playbook.complaints for b in (c.contradicted_if, c.true_if, c.open_if)]
+    tops += [b for c in playbook.complaints for b in _claimed(c)]
     tops += [change.when for change in playbook.unexplained]
-    notes = [*playbook.about_step, *(note for c in playbook.complaints for note in c.answers)]
+    notes = [*playbook.about_step]
+    notes += [note for c in playbook.complaints for note in (*c.answers, *c.beside)]
     tops += [note.when for note in notes]
     for bounds in tops:
         for measure in bounds:
@@ -253,8 +258,16 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
             for name in claim.answered_by
             if name not in order
         )
-        for end in ("before", "after", "z") if claim.measure else ():
-            yield from _measure(f"{claim.measure}_{end}", aliases)
+        for measure in filter(None, (claim.measure, claim.whole)):
+            for end in ("before", "after", "z"):
+                yield from _measure(f"{measure}_{end}", aliases)
+        if claim.begins_at:
+            yield from _measure(claim.begins_at, aliases)
+        yield from (
+            f"complaints: no cause `{c}`{_offer(c, causes())}"
+            for c in claim.is_cause
+            if c not in causes()
+        )
     for text in [note.say for note in notes] + [change.say for change in playbook.unexplained]:
         yield from _places(text, aliases)
     for symptom in playbook.symptoms:
@@ -263,6 +276,16 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
             for s in symptom.suspects
             if s not in order
         )
+
+
+def _claimed(claim: Claim) -> tuple[Bounds, ...]:
+    return (
+        claim.contradicted_if,
+        claim.partly_if,
+        claim.true_if,
+        claim.whole_true_if,
+        claim.open_if,
+    )
 
 
 def _bounds(check: Check) -> Iterator[Bounds]:

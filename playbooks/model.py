@@ -16,7 +16,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 Setting = bool | int | float | str | None
 Call = str | dict[str, dict[str, Setting]]
 """A tool's name, or `{name: {setting: value}}`; a text value `$alias.field` is a number of
-earlier evidence and `$noticed_step` the step that the user named."""
+earlier evidence, `$noticed_step` the step that the user named and `$finding_step` the first bad
+step of the leading finding, which only calls of `compared` know."""
 
 
 class Strict(BaseModel):
@@ -141,11 +142,20 @@ class Claim(Strict):
     """Bounds under which the log shows nothing of the kind."""
     contradicted: str = "no lasting change of that kind is logged"
     """What is said then, after the claim and a semicolon."""
+    partly_if: Bounds = {}
+    """Bounds under which it is so in part only."""
+    partly: str = ""
+    """What is said then."""
     measure: str = ""
     """`alias.signal` of a comparison around the step that was named: its `_before`, `_after` and
     `_z` are told. A claim about a signal that is not logged stays open."""
     called: str = ""
     """The signal in words, where there is a `measure`."""
+    whole: str = ""
+    """`alias.signal` of what the `measure` is a part of: told as well where it differs."""
+    whole_called: str = ""
+    whole_true_if: Bounds = {}
+    """Bounds under which the log bears the claim out for the whole."""
     true_if: Bounds = {}
     """Bounds under which the log plainly bears the claim out."""
     open_if: Bounds = {}
@@ -155,9 +165,29 @@ class Claim(Strict):
     answers: tuple[Note, ...] = ()
     """Sentences that explain the claim where their bounds hold, said beside the outcome. What is
     explained does not stay open."""
+    beside: tuple[Note, ...] = ()
+    """Sentences said with the numbers where their bounds hold; they settle nothing."""
+    begins_at: str = ""
+    """`alias.field` of a step: where the leading finding may have begun there, the verdict is the
+    answer to the claim."""
+    is_cause: tuple[str, ...] = ()
+    """Causes that are the answer to the claim wherever they begin."""
+    excluded: str = ""
+    """What is said beside that, where a check of `answered_by` passed on direct evidence."""
     request: str = ""
     """Evidence that would settle a claim about what is not logged or what no check explains;
     default: what the open checks of `answered_by` ask for."""
+
+
+class Comparison(Strict):
+    """Signals held against a step that the complaint does not name, read after the walk."""
+
+    alias: Name
+    call: Call
+    symptom: str = ""
+    """Made only where the complaint says this; empty: wherever a finding is dated."""
+    least_z: float = 0.0
+    """Standard errors by which a signal must move there, or the claim keeps its first measure."""
 
 
 class Otherwise(Strict):
@@ -217,6 +247,9 @@ class Playbook(Strict):
     symptoms: tuple[Symptom, ...] = ()
     complaints: tuple[Claim, ...] = ()
     """What a complaint may claim, and which check answers it."""
+    compared: tuple[Comparison, ...] = ()
+    """Comparisons that take the place of a claim's own where the complaint names no step, or where
+    they divide at that step and only they show a move; the first that fits."""
     about_step: tuple[Note, ...] = ()
     """Sentences about the step that a complaint names, said where their bounds hold."""
     otherwise: Otherwise | None = None

@@ -23,7 +23,7 @@ OPEN: frozenset[Outcome] = frozenset({"pass", "waived"})
 
 
 def resolve_call(
-    call: Call, seen: Seen, noticed_step: int | None
+    call: Call, seen: Seen, noticed_step: int | None, finding_step: int | None = None
 ) -> tuple[str, dict[str, Setting]]:
     """Tool name and settings, with `$alias.field` replaced by what was measured."""
     name, settings = call_parts(call)
@@ -33,7 +33,7 @@ def resolve_call(
         if reference is None:
             resolved[key] = value
         elif reference[1] is None:
-            resolved[key] = noticed_step
+            resolved[key] = finding_step if reference[0] == "$finding_step" else noticed_step
         else:
             resolved[key] = observe(seen, f"{reference[1]}.{reference[2]}")
     return name, resolved

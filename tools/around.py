@@ -39,6 +39,10 @@ class Around(Metrics):
 
     step: int | None
     """The step that divides them; None where the thirds of the run are compared."""
+    before_first_step: int
+    before_last_step: int
+    after_first_step: int
+    after_last_step: int
     outside_by: int
     """Steps by which it lies outside what is recorded; 0 inside, and without a step."""
     before_change: int | None
@@ -83,11 +87,16 @@ class Around(Metrics):
 
 @tool
 def compare_around(
-    run: Run, step: int | None = None, change: int | None = None
+    run: Run,
+    step: int | None = None,
+    change: int | None = None,
+    span: int = SPAN,
+    at_resume: bool = False,
 ) -> Measured[Around]:
-    """Mean of each signal in the 30 steps before a step and in the 30 from it on.
+    """Mean of each signal in the `span` steps before a step and in as many from it on.
 
     Without a step, or at the very first ones, the first third is compared with the last.
+    `at_resume` divides at the resume that lies nearest to `step`; without a step, at the last one.
     `outcome` is the reward part that scores the answer, or the reward where none is known.
 
     Cannot tell: a cause. Signals drift in healthy runs too, and steps are not quite independent,
@@ -99,10 +108,12 @@ def compare_around(
     if len(steps) < 2:
         raise NoData("fewer than two logged steps")
     first, last = int(steps[0]), int(steps[-1])
+    if at_resume:
+        step = _resume(run, step)
     outside = 0 if step is None else max(first - step, step - last, 0)
     logged = {name: run.signals.get(key) for name, key in SIGNALS.items()}
     logged["outcome"] = _outcome(run) or logged["reward"]
-    before, after = _spans(first, last, step)
+    before, after = _spans(first, last, step, max(span, FEWEST))
     measured: dict[str, float | None] = {}
     rows: list[tuple[Scalar, ...]] = []
     for name, signal in logged.items():
@@ -119,6 +130,10 @@ def compare_around(
     measured |= dict(zip(ends, later, strict=True))
     metrics = Around(
         step=step if outside or after[0] == step else None,
+        before_first_step=before[0],
+        before_last_step=before[1],
+        after_first_step=after[0],
+        after_last_step=after[1],
         outside_by=outside,
         before_change=None if step is None or change is None else change - step,
         first_step=first,
@@ -139,6 +154,14 @@ def compare_around(
     return Measured(metrics, text, tables=(table,) if rows else (), window=(first, last))
 
 
+def _resume(run: Run, near: int | None) -> int | None:
+    """Step of the resume nearest to a step, or of the last one; None without a dated resume."""
+    steps = sorted(e.step for e in run.events if e.kind == "resume" and e.step is not None)
+    if near is None or not steps:
+        return steps[-1] if steps else None
+    return min(steps, key=lambda step: abs(step - near))
+
+
 def _outcome(run: Run) -> Signal | None:
     """The only logged reward part whose name says that it scores the answer."""
     parts = run.signals.under("reward_part")
@@ -146,11 +169,13 @@ def _outcome(run: Run) -> Signal | None:
     return named[0] if len(named) == 1 else None
 
 
-def _spans(first: int, last: int, step: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+def _spans(
+    first: int, last: int, step: int | None, span: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """First and last step of both sides; a step that has no before is no dividing line."""
     if step is None or step <= first + FEWEST:
         return _thirds(first, last)
-    return (max(first, step - SPAN), step - 1), (step, min(last, step + SPAN - 1))
+    return (max(first, step - span), step - 1), (step, min(last, step + span - 1))
 
 
 def _thirds(first: int, last: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -190,7 +190,7 @@ def test_a_change_that_was_complained_about_is_normal_only_on_direct_evidence(
     )
     assert found.outcome == outcome
     assert [r.layer for r in found.requests] == (["probability"] if outcome != "healthy" else [])
-    contradicted = any("KL rises; no lasting" in answer for answer in found.answers)
+    contradicted = any("KL rises. It is not so: no lasting" in answer for answer in found.answers)
     assert contradicted == (symptoms == ("kl_up",) and rose is False)
     # What direct evidence speaks for is told, and by which check.
     looked = any("`probability.same` (" in answer for answer in found.answers)
@@ -242,6 +242,10 @@ FELL: dict[str, Any] = {
 def around(before: float | None, after: float | None, z: float | None) -> dict[str, Any]:
     return {
         "step": 90,
+        "before_first_step": 60,
+        "before_last_step": 89,
+        "after_first_step": 90,
+        "after_last_step": 119,
         "outside_by": 0,
         "reward_before": before,
         "reward_after": after,
@@ -263,7 +267,9 @@ def test_a_fall_that_the_log_plainly_shows_is_never_called_none(
     assert "the log shows it" in found.headline
     (answer,) = found.answers
     assert "no lasting" not in answer
-    assert "0.842 in the steps before 90 and 0.76 from it on (2.6 standard errors lower)" in answer
+    assert (
+        "0.842 in steps 60 to 89 and 0.76 in steps 90 to 119 (2.6 standard errors lower)" in answer
+    )
     assert [r.need for r in found.requests] == ["both checkpoints on the same prompts"]
 
 
@@ -280,7 +286,7 @@ def test_a_fall_that_is_none_is_told_with_its_numbers(
     assert found.outcome == "healthy"
     (answer,) = found.answers
     assert "no lasting change" in answer
-    assert "averages 0.8 in the steps before 90" in answer
+    assert "averages 0.8 in steps 60 to 89" in answer
 
 
 def test_what_is_not_logged_can_not_be_contradicted(
@@ -968,7 +974,103 @@ def test_an_undetermined_outcome_always_asks_for_something(
     assert [r.need for r in found.requests] == asks
 
 
-def test_a_question_is_no_symptom(verdict: MakeVerdict) -> None:
-    found = verdict(symptoms=("is_normal",))
-    assert found.answers == ()
+@pytest.mark.parametrize(
+    ("readings", "said"),
+    [
+        ({}, "Nothing odd was found in what was checked."),
+        ({"rate": JUMP}, "Something is wrong: see the verdict."),
+        ({"same": None}, "That can't be said yet: see what is asked for."),
+    ],
+)
+def test_a_question_is_no_symptom_and_gets_its_reply(
+    verdict: MakeVerdict, readings: dict[str, Any], said: str
+) -> None:
+    found = verdict(symptoms=("is_normal",), **readings)
+    assert found.answers == (said,)
     assert "Not judged" not in found.headline
+    assert verdict(**readings).answers == ()
+
+
+COMPARED: list[dict[str, Any]] = [
+    {"alias": "at_resume", "symptom": "resume_worse", "call": "compare_around"},
+    {"alias": "at_finding", "least_z": 2, "call": "compare_around"},
+]
+RESUME: dict[str, Any] = {
+    "symptom": "resume_worse",
+    "says": "the resume changed the run",
+    "begins_at": "at_resume.step",
+    "is_cause": ["infra.resume"],
+    "excluded": "Not the judge.",
+    "answered_by": ["reward.judged"],
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "jump", "seen_there"),
+    [(45, JUMP, True), (90, JUMP, False), (45, {**JUMP, "first_bad_step": None}, False)],
+)
+def test_a_fault_that_begins_at_the_resume_is_what_the_complaint_means(
+    verdict: MakeVerdict,
+    small: SimpleNamespace,
+    step: int,
+    jump: dict[str, Any],
+    seen_there: bool,
+) -> None:
+    found = verdict(
+        book=small.book(complaints=[RESUME], compared=COMPARED),
+        symptoms=("resume_worse",),
+        rate=jump,
+        at_resume={**around(0.8, 0.6, -5.0), "step": step},
+    )
+    (answer,) = found.answers
+    assert ("It did: see the verdict. Not the judge." in answer) is seen_there
+    assert ("passes on direct evidence" in answer) is not seen_there
+
+
+@pytest.mark.parametrize(
+    ("z", "noticed", "told"),
+    [(-5.0, None, 0.2), (-1.0, None, 0.8), (-5.0, 90, 0.8), (-5.0, 45, 0.2)],
+)
+def test_without_a_named_step_a_signal_is_compared_where_the_finding_begins(
+    verdict: MakeVerdict, small: SimpleNamespace, z: float, noticed: int | None, told: float
+) -> None:
+    at_finding = {**around(0.9, 0.2, z), "step": 45}
+    found = verdict(
+        book=small.book(complaints=[FELL], compared=COMPARED),
+        symptoms=("reward_drop",),
+        noticed_step=noticed,
+        onset={**STEADY, "outcome_fell": False},
+        rate=JUMP,
+        around=around(0.8, 0.8, 0.1),
+        at_finding=at_finding,
+    )
+    (answer,) = found.answers
+    assert f"and {told} in steps" in answer
+    # It may not be called none where the verdict dates it.
+    assert ("It is so." in answer and "begins at step 45" in answer) is (told == 0.2)
+    assert ("It is not so" in answer) is (told == 0.8)
+
+
+def test_the_whole_is_told_beside_its_part(verdict: MakeVerdict, small: SimpleNamespace) -> None:
+    claim = {
+        **FELL,
+        "measure": "around.outcome",
+        "called": "the part",
+        "true_if": {"around.outcome_z": "< -2"},
+        "open_if": {},
+        "whole": "around.reward",
+        "whole_called": "the total",
+        "whole_true_if": {"around.reward_z": "< -2"},
+    }
+    part = {"outcome_before": 0.5, "outcome_after": 0.5, "outcome_z": 0.0}
+    book = small.book(complaints=[claim])
+    onset = {**STEADY, "outcome_fell": False}
+    total = {**around(1.09, 0.27, -40.0), **part}
+    found = verdict(book=book, symptoms=("reward_drop",), onset=onset, around=total)
+    (answer,) = found.answers
+    assert "It is so for the total. The part averages 0.5" in answer
+    assert "The total averages 1.09 in steps 60 to 89 and 0.27 in" in answer
+    same = {**around(0.5, 0.5, 0.0), **part}
+    found = verdict(book=book, symptoms=("reward_drop",), onset=onset, around=same)
+    assert "The total" not in found.answers[0]
+    assert "It is not so" in found.answers[0]

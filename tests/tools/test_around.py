@@ -93,5 +93,21 @@ def test_the_distance_to_the_change(make_run: MakeRun, measure: Measure) -> None
     assert measure(TOOL, run, step=30)["before_change"] is None
 
 
+@pytest.mark.parametrize(("near", "resume"), [(None, 81), (35, 41), (78, 81)])
+def test_the_nearest_resume_divides(
+    make_run: MakeRun, measure: Measure, near: int | None, resume: int
+) -> None:
+    events = [("resume", step, "resumed") for step in (41, 81)]
+    reward = np.repeat([1.0, 0.5, 0.25], 40)
+    run = make_run(signals={"reward_mean": reward}, events=events)
+    found = measure(TOOL, run, step=near, span=10, at_resume=True)
+    assert found["step"] == resume
+    assert (found["before_first_step"], found["before_last_step"]) == (resume - 10, resume - 1)
+    assert (found["after_first_step"], found["after_last_step"]) == (resume, resume + 9)
+    assert found["reward_after"] == found["reward_before"] / 2
+    bare = make_run(signals={"reward_mean": reward})
+    assert measure(TOOL, bare, step=near, at_resume=True)["step"] is None
+
+
 def test_one_step_is_too_few(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "fewer than two" in missing(TOOL, make_run(signals={"reward_mean": [1.0]}))
