@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from firstbad.agent.console import NARROW, cells, paint, table, width, wrap
 from firstbad.agent.incident import Incident
 from firstbad.agent.memo.head import FirstPage, first_page
-from firstbad.agent.memo.words import Row
+from firstbad.agent.memo.words import Row, read_all_the_same
 from firstbad.agent.plain import plain
 from firstbad.agent.reading import remarks_in, saved_evidence
 from firstbad.agent.remarks import BESIDE
@@ -96,14 +96,13 @@ def _layers(verdict: Verdict) -> Iterator[str]:
     facts = {c.layer for c in verdict.checks if c.outcome == "fail"}
     rows: list[tuple[str, ...]] = []
     styles = []
-    unread = [r for r in verdict.layers if r.outcome == "not_reached" and r.id not in facts]
+    nothing_read = [r for r in verdict.layers if r.outcome == "not_reached" and r.id not in facts]
     for r in verdict.layers:
-        if r in unread:
+        if r in nothing_read:
             continue
         reason = _clean(r.reason)
         if r.outcome == "not_reached":
-            failed = [c.check for c in verdict.checks if c.layer == r.id and c.outcome == "fail"]
-            reason = f"not interpreted; failed as an independent fact: {', '.join(failed)}"
+            reason = _clean(read_all_the_same(r, verdict.checks))
         rows.append((r.number, r.outcome, r.id, r.strength or "", reason))
         styles.append(LAYER_STYLES[r.outcome])
     room = width() - sum(max(cells(row[i]) for row in rows) + 2 for i in range(4))
@@ -113,9 +112,9 @@ def _layers(verdict: Verdict) -> Iterator[str]:
     ]
     yield paint("The walk", "bold")
     yield from table(rows, styles)
-    if unread:
+    if nothing_read:
         yield from wrap(
-            f"not reached: {', '.join(r.id for r in unread)} (an earlier layer has not passed)",
+            f"not reached: {', '.join(r.id for r in nothing_read)} (an earlier layer has not passed)",
             width(),
         )
 

@@ -7,7 +7,7 @@ numbers; the run is made of plain formulas.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from firstbad.playbooks.results import (
     Waiver,
 )
 from firstbad.tools.evidence import Evidence, Source, StepWindow, Table
-from firstbad.tools.run import FloatArray, Run, Signal, Signals
+from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts, Run, Signal, Signals
 
 ONSET = 66
 STEPS = 120
@@ -589,7 +589,7 @@ def test_sections_come_in_the_order_in_which_they_are_read() -> None:
     wanted = [
         "The walk",
         "Evidence for `reward`",
-        "Rollouts before and after",
+        "Rollouts, before and after",
         "Ruled out",
         "Other findings",
         "Decision table",
@@ -608,7 +608,7 @@ def test_sections_come_in_the_order_in_which_they_are_read() -> None:
         "The walk",
         "Evidence for reward",
         "Plots",
-        "Rollouts before and after",
+        "Rollouts, before and after",
         "Ruled out",
         "Other findings",
         "Decision table",
@@ -799,6 +799,29 @@ def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
     assert '<rect class="good"' not in html
     assert "first bad step from the start" in shown
     assert "start again: there is no good step to go back to" in shown
+    assert "first bad 4" not in html
+    assert "Vertical line" not in shown
+
+
+def test_rollouts_are_those_on_both_sides_of_the_leading_onset() -> None:
+    def batch(step: int) -> RolloutBatch:
+        return RolloutBatch(
+            step=step,
+            prompts=["p", "p"],
+            completions=[f"text of step {step}"] * 2,
+            group=np.array([0, 0]),
+            rewards={},
+        )
+
+    def rollouts(of: Sequence[int]) -> Iterator[RolloutBatch]:
+        return (batch(step) for step in of)
+
+    run = replace(run_of(), rollouts=Rollouts((10, 50, 64, 70, 80), rollouts))
+    shown = memo(incident(), run=run).markdown.split("## Rollouts, before and after")[1]
+    assert "Rollouts at step 64 and step 70." in shown
+    assert "text of step 64" in shown
+    assert "text of step 70" in shown
+    assert "text of step 10" not in shown
 
 
 def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> None:
@@ -814,7 +837,7 @@ def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() ->
     made = memo(incident(findings=(fact,)))
     for shown in (made.markdown, text_of(made.html)):
         assert "an independent fact: it needs no layer before it" in shown
-        assert "failed as an independent fact:" in shown
+        assert "read as an independent fact: " in shown
     assert '<details class="layer not_reached" open>' in made.html
 
 
@@ -1160,7 +1183,7 @@ def test_hostile_text_leaves_no_control_characters(hostile: str) -> None:
 def test_long_rollouts_are_cut_and_say_so() -> None:
     made = memo_with("x" * 20_000)
     assert "18,800 more characters" in made.html
-    rollouts = made.markdown.split("## Rollouts before and after")[1].split("\n## ")[0]
+    rollouts = made.markdown.split("## Rollouts, before and after")[1].split("\n## ")[0]
     assert max(len(line) for line in rollouts.splitlines()) < 2_100
 
 
