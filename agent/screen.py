@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 
 from firstbad.agent.console import NARROW, cells, paint, table, width, wrap
@@ -11,7 +10,6 @@ from firstbad.agent.memo.head import FirstPage, first_page
 from firstbad.agent.memo.words import Row, read_all_the_same
 from firstbad.agent.plain import plain
 from firstbad.agent.reading import remarks_in, saved_evidence
-from firstbad.agent.remarks import BESIDE
 from firstbad.playbooks.results import Verdict
 
 OUTCOME_STYLES = {"incident": "red", "healthy": "green", "undetermined": "yellow"}
@@ -33,13 +31,11 @@ def first_screen(incident: Incident, verdict: Verdict) -> str:
     evidence = {e.id: e for e in saved_evidence(incident)}
     noticed = remarks_in(incident.record())
     page = first_page(verdict, evidence, noticed)
-    is_file = any(remark.code == BESIDE for remark in noticed)
-    again = "" if is_file else f"firstbad investigate {shlex.quote(verdict.run)}"
     is_incident = page.outcome == "incident"
     sections = [
         _headline(page),
         _facts(page),
-        _section("What to do now", _to_do(page, again)),
+        _section("What to do now", _to_do(page)),
         _section("Before you act" if is_incident else "What is open", _caveats(page)),
         _section("Passed on weaker evidence", page.weak if page.outcome == "healthy" else ()),
         _section("Looks odd and is normal", _notes(page)),
@@ -64,7 +60,7 @@ def _facts(page: FirstPage) -> Iterator[str]:
     yield from _table([*cause, *page.facts, *answers, *reading])
 
 
-def _to_do(page: FirstPage, again: str) -> Iterator[Row]:
+def _to_do(page: FirstPage) -> Iterator[Row]:
     """Actions, and where no cause is known what to fetch; the memo has the commands."""
     yield from page.actions
     if page.outcome != "undetermined":
@@ -74,8 +70,8 @@ def _to_do(page: FirstPage, again: str) -> Iterator[Row]:
         yield Row(
             f"{request.layers[0]} needs", f"{text}; {request.advice}" if request.advice else text
         )
-    if page.requests and again:
-        yield Row("then", again)
+    if page.then:
+        yield Row("then", page.then)
 
 
 def _caveats(page: FirstPage) -> Iterator[Row]:

@@ -79,7 +79,8 @@ def read_rollouts(
 
     Ten steps with rollouts on each side are read in full; without steps given, the first and last
     ten of the run, or its two halves. The rows shown are those next to the change, or, without
-    steps, the first and last of the run. Kinds: repetition, garbage or mixed scripts, broken off, sameness.
+    steps, the first and last of the run. Kinds: repetition, garbage or mixed scripts, broken off,
+    sameness.
 
     Cannot tell: reward hacking in well-formed text; read the rows.
     """

@@ -26,7 +26,13 @@ def step(at: int) -> str:
 
 
 def onset_text(onset: Onset) -> str:
-    """When it began, in words."""
+    """When it began, and ended where it did, in words."""
+    if onset.last_bad is not None:
+        return f"{_began(onset)}, last bad step {step(onset.last_bad)}"
+    return _began(onset)
+
+
+def _began(onset: Onset) -> str:
     if onset.from_start:
         return "bad from the start"
     if onset.first_bad is None:

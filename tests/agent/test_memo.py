@@ -28,6 +28,7 @@ from firstbad.playbooks.results import (
     Clause,
     Finding,
     LayerResult,
+    LeastBad,
     NotChecked,
     Onset,
     PlaybookRef,
@@ -830,6 +831,57 @@ def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> No
     shown = memo(incident(first_bad=onset, findings=found)).markdown
     assert "every step from 70 on carries the fault, those after 60 may" in shown
     assert "the last checkpoint that is not after step 60" in shown
+
+
+@pytest.mark.parametrize(
+    ("commands", "then"),
+    [
+        (("firstbad tools run check_loss_identity NEW_RUN",), "firstbad investigate NEW_RUN"),
+        (
+            ("firstbad tools run rejudge NEW_RUN", "firstbad tools run check_rows a/otter"),
+            "firstbad investigate a/otter",  # what was not copied may still be
+        ),
+    ],
+)
+def test_all_forms_say_which_run_to_investigate_then(commands: tuple[str, ...], then: str) -> None:
+    asked = tuple(
+        Request(layer="records", need=f"need {c}", command=c, decides="it") for c in commands
+    )
+    verdict = undetermined(run="a/otter", requests=asked)
+    assert first_page(verdict, {}).then == then
+    beside = Remark("beside", "a lone file")
+    assert first_page(verdict, {}, (beside,)).then == ""
+    made = memo(verdict)
+    assert f"Then: `{then}`" in made.markdown
+    assert f"Then: {then}" in text_of(made.html)
+
+
+@pytest.mark.parametrize(
+    ("onset", "least", "told"),
+    [
+        (
+            Onset(last_good=32, first_bad=33, signal="rows", last_bad=59),
+            LeastBad(checkpoint="checkpoint-60", updates=27),
+            "no checkpoint before step 33 was found. If that costs too much, `checkpoint-60` holds "
+            "the fewest bad updates, 27 (of steps 33 to 59)",
+        ),
+        (
+            Onset(last_good=30, first_bad=40, signal="dumps", sampled=True),
+            LeastBad(checkpoint="checkpoint-60", updates=21, updates_most=30),
+            "no checkpoint that is not after step 30 was found. If that costs too much, "
+            "`checkpoint-60` holds the fewest bad updates, 21 to 30",
+        ),
+    ],
+)
+def test_where_all_checkpoints_are_bad_one_advice_is_given(
+    onset: Onset, least: LeastBad, told: str
+) -> None:
+    found = (LEADING.model_copy(update={"first_bad": onset}),)
+    verdict = incident(first_bad=onset, findings=found, resume_from=None, least_bad=least)
+    ended = {"E1": evidence("E1", "take_stock", "ended", metrics={"ended": True})}
+    actions = {row.label: row.text for row in first_page(verdict, ended).actions}
+    assert actions["resume"] == f"start again: {told}"
+    assert actions["stop"].endswith(": every checkpoint there is holds bad updates")
 
 
 def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:
