@@ -109,10 +109,8 @@ def _layers(verdict: Verdict) -> Iterator[str]:
     yield paint("The walk", "bold")
     yield from table(rows, styles)
     if nothing_read:
-        yield from wrap(
-            f"not reached: {', '.join(r.id for r in nothing_read)} (an earlier layer has not passed)",
-            width(),
-        )
+        closed = ", ".join(r.id for r in nothing_read)
+        yield from wrap(f"not reached: {closed} (an earlier layer has not passed)", width())
 
 
 def _rest(incident: Incident) -> Iterator[str]:

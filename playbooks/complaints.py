@@ -172,9 +172,10 @@ def _measured(claim: Claim, seen: Seen) -> str:
         else (f"in the steps before {step:.0f}", "from it on")
     )
     errors = number(abs(sides["z"]), digits=2)
+    noun = "error" if errors == "1" else "errors"
     called = claim.called[:1].upper() + claim.called[1:]
     return (
         f" {called} averages {number(sides['before'], digits=3)} {where[0]} and "
-        f"{number(sides['after'], digits=3)} {where[1]} ({errors} standard errors "
+        f"{number(sides['after'], digits=3)} {where[1]} ({errors} standard {noun} "
         f"{'lower' if sides['z'] < 0 else 'higher'})."
     )

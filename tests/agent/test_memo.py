@@ -847,7 +847,7 @@ def test_all_forms_say_which_run_to_investigate_then(commands: tuple[str, ...], 
     asked = tuple(
         Request(layer="records", need=f"need {c}", command=c, decides="it") for c in commands
     )
-    verdict = undetermined(run="a/otter", requests=asked)
+    verdict = undetermined(run="a/otter").model_copy(update={"requests": asked})
     assert first_page(verdict, {}).then == then
     beside = Remark("beside", "a lone file")
     assert first_page(verdict, {}, (beside,)).then == ""
