@@ -376,8 +376,8 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
         last_good=step - 1,
         first_bad=step,
         signal=(
-            f"{signal}, which moved first between step {low} and step {onset.first_bad}, the "
-            f"steps between which {onset.signal} went bad"
+            f"{signal}, the first to move between step {low} and step {onset.first_bad}, where "
+            f"{onset.signal} went bad"
         ),
         last_bad=onset.last_bad,
     )

@@ -236,7 +236,7 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
         return "start again: there is no good step to go back to"
     at = " before the first bad step"
     if onset.is_bracket and onset.bracket_start is not None:
-        at = f" that is not after step {step(onset.bracket_start)}"
+        at = f" up to step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"
     if (least := verdict.least_bad) is not None:

@@ -830,7 +830,7 @@ def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> No
     found = (LEADING.model_copy(update={"first_bad": onset}),)
     shown = memo(incident(first_bad=onset, findings=found)).markdown
     assert "every step from 70 on carries the fault, those after 60 may" in shown
-    assert "the last checkpoint that is not after step 60" in shown
+    assert "the last checkpoint up to step 60" in shown
 
 
 @pytest.mark.parametrize(
@@ -868,7 +868,7 @@ def test_all_forms_say_which_run_to_investigate_then(commands: tuple[str, ...], 
         (
             Onset(last_good=30, first_bad=40, signal="dumps", sampled=True),
             LeastBad(checkpoint="checkpoint-60", updates=21, updates_most=30),
-            "no checkpoint that is not after step 30 was found. If that costs too much, "
+            "no checkpoint up to step 30 was found. If that costs too much, "
             "`checkpoint-60` holds the fewest bad updates, 21 to 30",
         ),
     ],

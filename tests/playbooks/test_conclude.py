@@ -710,8 +710,7 @@ def test_a_bracket_is_narrowed_by_an_abrupt_signal_inside_it(
     assert (found.first_bad.last_good, found.first_bad.first_bad) == (51, 52)
     assert (
         found.first_bad.signal
-        == "kl, which moved first between step 40 and step 60, the steps between which "
-        "signal of same went bad"
+        == "kl, the first to move between step 40 and step 60, where signal of same went bad"
     )
     assert not found.first_bad.sampled
 
