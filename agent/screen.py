@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 
 from firstbad.agent.console import NARROW, cells, paint, table, width, wrap
 from firstbad.agent.incident import Incident
 from firstbad.agent.memo.head import FirstPage, first_page
-from firstbad.agent.memo.words import Row
+from firstbad.agent.memo.words import Row, read_all_the_same
 from firstbad.agent.plain import plain
 from firstbad.agent.reading import remarks_in, saved_evidence
-from firstbad.agent.remarks import BESIDE
 from firstbad.playbooks.results import Verdict
 
 OUTCOME_STYLES = {"incident": "red", "healthy": "green", "undetermined": "yellow"}
@@ -33,13 +31,11 @@ def first_screen(incident: Incident, verdict: Verdict) -> str:
     evidence = {e.id: e for e in saved_evidence(incident)}
     noticed = remarks_in(incident.record())
     page = first_page(verdict, evidence, noticed)
-    is_file = any(remark.code == BESIDE for remark in noticed)
-    again = "" if is_file else f"firstbad investigate {shlex.quote(verdict.run)}"
     is_incident = page.outcome == "incident"
     sections = [
         _headline(page),
         _facts(page),
-        _section("What to do now", _to_do(page, again)),
+        _section("What to do now", _to_do(page)),
         _section("Before you act" if is_incident else "What is open", _caveats(page)),
         _section("Passed on weaker evidence", page.weak if page.outcome == "healthy" else ()),
         _section("Looks odd and is normal", _notes(page)),
@@ -64,7 +60,7 @@ def _facts(page: FirstPage) -> Iterator[str]:
     yield from _table([*cause, *page.facts, *answers, *reading])
 
 
-def _to_do(page: FirstPage, again: str) -> Iterator[Row]:
+def _to_do(page: FirstPage) -> Iterator[Row]:
     """Actions, and where no cause is known what to fetch; the memo has the commands."""
     yield from page.actions
     if page.outcome != "undetermined":
@@ -74,8 +70,8 @@ def _to_do(page: FirstPage, again: str) -> Iterator[Row]:
         yield Row(
             f"{request.layers[0]} needs", f"{text}; {request.advice}" if request.advice else text
         )
-    if page.requests and again:
-        yield Row("then", again)
+    if page.then:
+        yield Row("then", page.then)
 
 
 def _caveats(page: FirstPage) -> Iterator[Row]:
@@ -96,14 +92,13 @@ def _layers(verdict: Verdict) -> Iterator[str]:
     facts = {c.layer for c in verdict.checks if c.outcome == "fail"}
     rows: list[tuple[str, ...]] = []
     styles = []
-    unread = [r for r in verdict.layers if r.outcome == "not_reached" and r.id not in facts]
+    nothing_read = [r for r in verdict.layers if r.outcome == "not_reached" and r.id not in facts]
     for r in verdict.layers:
-        if r in unread:
+        if r in nothing_read:
             continue
         reason = _clean(r.reason)
         if r.outcome == "not_reached":
-            failed = [c.check for c in verdict.checks if c.layer == r.id and c.outcome == "fail"]
-            reason = f"not interpreted; failed as an independent fact: {', '.join(failed)}"
+            reason = _clean(read_all_the_same(r, verdict.checks))
         rows.append((r.number, r.outcome, r.id, r.strength or "", reason))
         styles.append(LAYER_STYLES[r.outcome])
     room = width() - sum(max(cells(row[i]) for row in rows) + 2 for i in range(4))
@@ -113,11 +108,9 @@ def _layers(verdict: Verdict) -> Iterator[str]:
     ]
     yield paint("The walk", "bold")
     yield from table(rows, styles)
-    if unread:
-        yield from wrap(
-            f"not reached: {', '.join(r.id for r in unread)} (an earlier layer has not passed)",
-            width(),
-        )
+    if nothing_read:
+        closed = ", ".join(r.id for r in nothing_read)
+        yield from wrap(f"not reached: {closed} (an earlier layer has not passed)", width())
 
 
 def _rest(incident: Incident) -> Iterator[str]:

@@ -282,8 +282,9 @@ def _averages(measure: str, called: str, seen: Seen) -> str:
         for side in ("before", "after")
     ]
     errors = number(abs(sides["z"]), digits=2)
+    noun = "error" if errors == "1" else "errors"
     return (
         f" {called[:1].upper()}{called[1:]} averages {number(sides['before'], digits=3)} in steps "
         f"{spans[0]} and {number(sides['after'], digits=3)} in steps {spans[1]} ({errors} standard "
-        f"errors {'lower' if sides['z'] < 0 else 'higher'})."
+        f"{noun} {'lower' if sides['z'] < 0 else 'higher'})."
     )

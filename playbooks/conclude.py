@@ -220,6 +220,7 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         for measure, bound in pointer.contradicted_if.items()
         if bound.holds(observe(seen, measure)) is True
     ]
+    onset = _onset_of(check, pointer, seen)
     confidence = pointer.confidence
     if against:
         confidence = LOWER[confidence]
@@ -230,8 +231,8 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         cause=cause.id,
         layer=result.layer,
         check=result.check,
-        claim=fill(pointer.claim, seen),
-        first_bad=_onset_of(check, pointer, seen),
+        claim=fill(pointer.claim, seen) + _ended(onset),
+        first_bad=onset,
         supports=tuple(dict.fromkeys([*broken, *named])) or result.evidence,
         contradicts=tuple(dict.fromkeys(against)),
         confidence=confidence,
@@ -245,6 +246,14 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         ),
         independent=not check.depends_on,
     )
+
+
+def _ended(onset: Onset) -> str:
+    """That a fault ended, as a sentence; empty where it goes on, or its end is not known."""
+    if onset.last_bad is None:
+        return ""
+    first = "the start" if onset.from_start else f"step {onset.first_bad}"
+    return f" It lasted from {first} to step {onset.last_bad}."
 
 
 def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
@@ -349,6 +358,7 @@ def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
             sampled=bool(metrics.get("sampled")),
             quiet=_int(metrics.get("quiet_step")),
             from_start=bool(metrics.get("from_start")),
+            last_bad=_int(metrics.get("last_bad_step")),
         )
         return onset if metrics.get("gradual") else _narrow(onset, seen)
     return Onset(last_good=None, first_bad=None, signal=STILL_GOING)
@@ -374,7 +384,13 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
         return onset
     step, signal = min(moved)
     return Onset(
-        last_good=step - 1, first_bad=step, signal=f"{signal}, inside the bracket of {onset.signal}"
+        last_good=step - 1,
+        first_bad=step,
+        signal=(
+            f"{signal}, the first to move between step {low} and step {onset.first_bad}, where "
+            f"{onset.signal} went bad"
+        ),
+        last_bad=onset.last_bad,
     )
 
 
@@ -544,7 +560,15 @@ def _least_bad(onset: Onset, checkpoint_steps: Sequence[int]) -> LeastBad | None
     later = [step for step in checkpoint_steps if step >= onset.first_bad]
     if not later:
         return None
-    return LeastBad(checkpoint=f"checkpoint-{min(later)}", updates=min(later) - onset.first_bad + 1)
+    saved = min(later)
+    bad_until = saved if onset.last_bad is None else min(saved, onset.last_bad)
+    fewest = max(bad_until - onset.first_bad + 1, 0)
+    most = bad_until - int(onset.earliest) + 1
+    return LeastBad(
+        checkpoint=f"checkpoint-{saved}",
+        updates=fewest,
+        updates_most=most if most > fewest else None,
+    )
 
 
 def _int(value: bool | int | float | None) -> int | None:

@@ -72,6 +72,8 @@ class Ask(Strict):
     unless: Bounds = {}
     """Bounds under which it is there already; an ask without them is for when nothing else is
     missing."""
+    new_run: bool = False
+    """Only a new run can write it: the command then names NEW_RUN in the place of the run."""
 
 
 class Note(Strict):

@@ -81,6 +81,8 @@ class Onset(Record):
     """Last step at which a test that is only necessary was quiet: it opens the bracket, and does
     not make the step a good one."""
     from_start: bool = False
+    last_bad: int | None = None
+    """Last bad step of a fault that ended; None where it goes on, or its end is not known."""
 
     @property
     def bracket_start(self) -> int | None:
@@ -198,7 +200,9 @@ class LeastBad(Record):
 
     checkpoint: str
     updates: int
-    """Bad updates that it holds, by the date of the fault."""
+    """Bad updates that it holds, by the date of the fault; of a bracket the fewest."""
+    updates_most: int | None = None
+    """... and the most; None where the date is no bracket."""
 
 
 class Verdict(Record):

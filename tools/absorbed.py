@@ -32,6 +32,9 @@ class StoredWeights(Dated):
     """Of the numbers that differ: as bfloat16 would hold them, the lower 16 bits are 0."""
     unchanged_share: float
     """The same bit for bit in the checkpoint before."""
+    step_before: int
+    """Step of the checkpoint before, and of the last one."""
+    step_after: int
 
 
 @tool
@@ -62,6 +65,8 @@ def check_stored_weights(run: Run) -> Measured[StoredWeights]:
         n_numbers=len(new),
         on_grid_share=round(grid, 6),
         unchanged_share=round(same, 6),
+        step_before=saved[-2].step,
+        step_after=saved[-1].step,
         first_bad_step=saved[-2].step + 1 if absorbed else None,
         from_start=absorbed,
     )

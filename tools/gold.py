@@ -138,6 +138,9 @@ def _measured(
         last_good_step=int(steps[stretch.first - 1]) if off and stretch and stretch.first else None,
         first_bad_step=(first if first is not None else int(steps[0])) if off else None,
         from_start=off and (stretch is None or stretch.first == 0),
+        last_bad_step=(
+            int(steps[stretch.stop - 1]) if off and stretch and stretch.stop < len(steps) else None
+        ),
     )
     shown: list[tuple[Scalar, ...]] = [
         (rows[i][0], rows[i][3][:200], rows[i][2], rows[i][1], _r(rows[i][4])) for i in bad[:12]

@@ -154,6 +154,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     pattern = explain_rows(judged.rows, rejected & inside, judged.right & judged.scored & inside)
     all_rows = sum(len(b) for b in run.rollouts.batches())
     first = int(steps[stretch.first]) if stretch else None
+    reaches_end = stretch is not None and stretch.stop >= len(steps) - 1
     metrics = Judging(
         n_rows=len(disagree),
         coverage=_r(len(disagree) / max(1, all_rows)),
@@ -171,7 +172,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         one_sided=_r(more / disagree.sum()) if disagree.any() else None,
         stretch_gain=_r(stretch.gain) if stretch else 0.0,
         stretch_steps=stretch.stop - stretch.first if stretch else 0,
-        stretch_reaches_end=stretch is not None and stretch.stop >= len(steps) - 1,
+        stretch_reaches_end=reaches_end,
         scored_constant=bool(inside.any() and np.ptp(judged.scored[inside].astype(int)) == 0),
         scored_right_share_after=_mean(judged.scored[inside]) or 0.0,
         judged_right_before=_mean(judged.right[~inside]),
@@ -187,6 +188,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         batch_level=_batch_level(where, rejected & inside, judged.right & inside),
         last_good_step=_last_good(steps, totals, stretch) if stretch else None,
         first_bad_step=first,
+        last_bad_step=None if stretch is None or reaches_end else int(steps[stretch.stop - 1]),
         from_start=stretch is not None and stretch.first == 0,
     )
     tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted, inside)]

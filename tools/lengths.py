@@ -40,6 +40,10 @@ class Truncation(HeldToSettings):
     cap_fell: bool | None
     """Where it rises: no completion is as long any more as some were just before, so the cap came
     down. None where it does not rise, or no largest length is logged."""
+    longest_before: float | None
+    """Tokens of the longest completion of the ten steps before the rise, and of all since it; None
+    where `cap_fell` is."""
+    longest_after: float | None
     length_over_cap: float | None
     """Mean length over the cap, last third."""
     masked_by_config: bool | None
@@ -66,7 +70,8 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     cap = run.config.number("max_completion_length")
     at = _rise(rate)
     rise = _rise(whole.signals.known[rate.name])
-    fell = None if rise is None else _cap_fell(whole, rise)
+    longest = None if rise is None else _longest(whole, rise)
+    fell = None if longest is None else longest[1] < longest[0]
     if fell:  # that one launch has another cap than the one before is what it is about
         rate, at, held_from = whole.signals.known[rate.name], rise, None
     first, _, last = (float(v.mean()) for v in np.array_split(rate.values, 3))
@@ -81,6 +86,8 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         truncated_before=_r(rise.before) if rise else None,
         truncated_after=_r(rise.after) if rise else None,
         cap_fell=fell,
+        longest_before=longest[0] if longest else None,
+        longest_after=longest[1] if longest else None,
         length_over_cap=_over(length, cap),
         masked_by_config=run.config.flag("mask_truncated_completions"),
         last_good_step=int(rate.steps[at.earliest - 1]) if at and not start else None,
@@ -114,15 +121,15 @@ def _rise(rate: Signal) -> Shift | None:
     return shift if rises else None
 
 
-def _cap_fell(run: Run, rise: Shift) -> bool | None:
-    """Whether the longest completion since a rise is shorter than that of the ten steps before."""
+def _longest(run: Run, rise: Shift) -> tuple[float, float] | None:
+    """Tokens of the longest completion of the ten steps before a rise, and of all steps since."""
     longest = run.signals.get("completion_length_max")
     if longest is None:
         return None
     step = run.signals.known["truncation_rate"].steps[rise.latest]
     before = longest.values[longest.steps < step][-10:]
     after = longest.values[longest.steps >= step]
-    return bool(after.max() < before.max()) if len(before) and len(after) else None
+    return (float(before.max()), float(after.max())) if len(before) and len(after) else None
 
 
 class LengthByOutcome(Dated):

@@ -16,6 +16,11 @@ from firstbad.tools.segments import OF_THE_BATCH, HeldToSettings, held_to_settin
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
 
+SHOWN = 40
+"""Tokens of a row that are shown, ..."""
+LEAD_IN = 4
+"""... and how many of them before the first wrong one."""
+
 
 class Masks(Dated):
     """Token counts over all captures; the onset is that of the first wrong row."""
@@ -181,7 +186,7 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
     )
     shown = None
     if wrong.any():
-        shown = _token_table(run, capture, loss, real, int(np.argmax(wrong)))
+        shown = _token_table(run, capture, loss, real, int(np.argmax(wrong)), _pad_id(run, beyond))
     return count, end.guessed, shown
 
 
@@ -207,39 +212,54 @@ def _is_shift(loss: BoolArray, real: BoolArray) -> BoolArray:
     return result
 
 
-def _token_table(run: Run, capture: Capture, loss: BoolArray, real: BoolArray, row: int) -> Table:
+def _token_table(
+    run: Run, capture: Capture, loss: BoolArray, real: BoolArray, row: int, pad: int
+) -> Table:
+    """The tokens of a row from a few before its first wrong one on."""
     ids = np.asarray(capture.arrays["token_id"])[row]
     texts = run.vocabulary.texts if run.vocabulary else {}
     advantage = capture.numbers("advantage")
     a: Scalar = None
     if advantage is not None and advantage.ndim == 1:
         a = round(float(advantage[row]), 4)
+    wrong = loss[row] != real[row]
+    start = max(0, int(np.argmax(wrong)) - LEAD_IN) if wrong.any() else 0
+    stop = min(len(ids), start + SHOWN)
     rows = tuple(
         (
             i,
             int(ids[i]),
             texts.get(int(ids[i]), ""),
-            "completion" if real[row, i] else "padding",
+            "completion" if real[row, i] else "padding" if ids[i] == pad else "after the stop",
             int(loss[row, i]),
             int(real[row, i]),
             a,
         )
-        for i in range(min(len(ids), 40))
+        for i in range(start, stop)
     )
     return Table(
         title=f"token table: step {capture.step}, row {row}",
         columns=("position", "id", "text", "source", "in loss", "expected", "advantage"),
         rows=rows,
-        cut_rows=max(0, len(ids) - 40),
+        cut_rows=len(ids) - len(rows),
     )
 
 
 def _per_capture(counts: list[_Count]) -> Table:
     return Table(
         title="masks per capture",
-        columns=("step", "rows", "wrong rows", "prompt trained", "padding trained", "untrained"),
+        columns=(
+            "step",
+            "rows",
+            "wrong rows",
+            "prompt trained",
+            "sampled after the stop and trained",
+            "padding trained",
+            "untrained",
+        ),
         rows=tuple(
-            (c.step, c.rows, c.wrong, c.prompt, c.padding, c.untrained) for c in counts[:60]
+            (c.step, c.rows, c.wrong, c.prompt, c.made, c.padding - c.made, c.untrained)
+            for c in counts[:60]
         ),
         cut_rows=max(0, len(counts) - 60),
     )

@@ -42,6 +42,11 @@ class CapturedPrompts(Dated):
     the rollouts, and holds the rest."""
     tokens_kept: int | None
     """The most tokens that a prompt which was cut has left."""
+    tokens_whole_fewest: int | None
+    """Fewest and most tokens of a captured prompt that is whole."""
+    tokens_whole_most: int | None
+    begin_lost_share: float | None
+    """Of the rows that were cut: the beginning is what is missing, not the end."""
     cut_by_setting: bool
     """That is the longest prompt the settings allow (`max_prompt_length`)."""
     n_tokens_scored: int
@@ -63,6 +68,8 @@ class _Read:
     """(R,) tokens of each captured prompt."""
     surprise: dict[Held, FloatArray]
     """Per completion token of the rows of each kind."""
+    begin_lost: int
+    """Rows that were cut and lack the beginning."""
 
     def share(self, kind: Held) -> float:
         return self.held.count(kind) / len(self.held)
@@ -124,14 +131,18 @@ def compare_prompt_ids(run: Run) -> Measured[CapturedPrompts]:
             prompts = {_plain(p) for p in set(run.rollouts.batch(capture.step).prompts)} - {""}
             kinds = {text: _held(text, prompts) for text in set(texts[0])}
             held = [kinds[text] for text, _ in rows]
+            late = {text for text in kinds if any(_begins_inside(text, p) for p in prompts)}
+            begin_lost = sum(kinds[text] == "cut" and text in late for text, _ in rows)
             for (text, tokens), kind in zip(rows, held, strict=True):
                 if kind == "whole":
                     frame.learn(text, tokens, prompts)
         elif frame.known:
             held = [frame.held(text, tokens) for text, tokens in rows]
+            begin_lost = held.count("cut")
         else:
             continue
-        read.append(_Read(capture.step, held, texts[1], _surprises(run, capture, held)))
+        surprises = _surprises(run, capture, held)
+        read.append(_Read(capture.step, held, texts[1], surprises, begin_lost))
     if not read:
         raise NoData("no captures that hold prompt ids of a step whose rollouts are there")
     return _measured(run, read)
@@ -144,6 +155,9 @@ def _measured(run: Run, read: list[_Read]) -> Measured[CapturedPrompts]:
     kept = max((int(r.tokens[_of(r.held, "cut")].max()) for r in bad), default=None)
     limit = run.config.number("max_prompt_length")
     cut, whole = (_pooled(r.surprise.get(kind) for r in read) for kind in ("cut", "whole"))
+    whole_tokens = np.concatenate([np.empty(0), *(r.tokens[_of(r.held, "whole")] for r in read)])
+    n_cut = sum(r.held.count("cut") for r in bad)
+    begin_lost = sum(r.begin_lost for r in bad) / n_cut if n_cut else None
     gap, z = _gap(cut, whole)
     share = sum(r.held.count("cut") for r in bad) / max(1, sum(len(r.held) for r in bad))
     metrics = CapturedPrompts(
@@ -152,6 +166,9 @@ def _measured(run: Run, read: list[_Read]) -> Measured[CapturedPrompts]:
         share_rows_whole=round(sum(r.held.count("whole") for r in read) / rows, 6),
         share_rows_cut=round(share, 6),
         tokens_kept=kept,
+        tokens_whole_fewest=int(whole_tokens.min()) if len(whole_tokens) else None,
+        tokens_whole_most=int(whole_tokens.max()) if len(whole_tokens) else None,
+        begin_lost_share=None if begin_lost is None else round(begin_lost, 6),
         cut_by_setting=kept is not None and kept == limit,
         n_tokens_scored=len(cut),
         surprise_cut=round(float(cut.mean()), 6) if len(cut) else None,
@@ -188,7 +205,15 @@ def _measured(run: Run, read: list[_Read]) -> Measured[CapturedPrompts]:
         tables=(table,),
         window=(read[0].step, read[-1].step),
         signal="captured prompts against those of the rollouts",
+        quote=_which_end(begin_lost),
     )
+
+
+def _which_end(begin_lost: float | None) -> str:
+    """What is missing, as a sentence; empty where both ends are."""
+    if begin_lost is None or 0.1 < begin_lost < 0.9:
+        return ""
+    return f"The {'beginning' if begin_lost > 0.5 else 'end'} of the prompt was lost."
 
 
 def _captured_texts(run: Run, capture: Capture) -> tuple[list[str], FloatArray] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +30,12 @@ class ResumeHolds(Dated):
     return_sds: float
     """How far reward and entropy, both, go back at once towards where the run began, in standard
     deviations of the ten steps before; the most of all resumes, 0 where either does not."""
+    reward_before: float | None
+    """Mean of the ten steps before that resume, and the value of its first step; None without a
+    resume."""
+    reward_after: float | None
+    entropy_before: float | None
+    entropy_after: float | None
     length_sds: float | None
     """Size of the move of the mean completion length there."""
 
@@ -47,21 +54,23 @@ def compare_resumes(run: Run) -> Measured[ResumeHolds]:
     if not {"reward_mean", "entropy"} <= run.signals.known.keys():
         raise NoData("no logged reward and entropy to compare at a resume")
     every = resumes(run)
-    found = [(step, *moved) for step in every if (moved := _at(run, step)) is not None]
+    found = [held for step in every if (held := _at(run, step)) is not None]
     if every and not found:
-        raise NoData("no resume with ten logged steps of reward and entropy before it")
+        raise NoData(
+            "no resume with ten steps of reward and entropy before it and like prompts after"
+        )
     if not found:
-        return Measured(ResumeHolds(n_resumes=0, return_sds=0.0, length_sds=0.0), "no resume")
-    step, sds, length = max(found, key=lambda resume: resume[1])
+        return Measured(_metrics(None, 0), "no resume")
+    worst = max(found, key=lambda held: held.return_sds)
+    step, sds = worst.step, worst.return_sds
     back = sds >= SURE
     reward = run.signals.get("reward_mean")
     before = [] if reward is None else [int(s) for s in reward.steps if s < step]
-    metrics = ResumeHolds(
-        n_resumes=len(found),
-        return_sds=round(sds, 4),
-        length_sds=None if length is None else round(length, 4),
-        last_good_step=before[-1] if back and before else None,
-        first_bad_step=step if back else None,
+    metrics = _metrics(worst, len(found)).model_copy(
+        update={
+            "last_good_step": before[-1] if back and before else None,
+            "first_bad_step": step if back else None,
+        }
     )
     text = f"{len(found)} resumes; reward and entropy stay where they were"
     if back:
@@ -74,25 +83,74 @@ def compare_resumes(run: Run) -> Measured[ResumeHolds]:
     )
 
 
-def _at(run: Run, step: int) -> tuple[float, float | None] | None:
-    """How far reward and entropy go back at a resume, and how far the length moves; None: unknown.
+@dataclass(frozen=True)
+class _Move:
+    """A signal at a resume; `sds` and `way_back` in spreads of the ten steps before."""
+
+    before: float
+    after: float
+    sds: float
+    way_back: float
+    """From the level before to where the run began."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What reward, entropy and length do at one resume."""
+
+    step: int
+    reward: _Move
+    entropy: _Move
+    length: _Move | None
+
+    @property
+    def return_sds(self) -> float:
+        """How far reward and entropy, both, go back towards where the run began."""
+        moves = (self.reward, self.entropy)
+        towards = [m.sds * math.copysign(1.0, m.way_back) if m.way_back else 0.0 for m in moves]
+        return sum(towards) / math.sqrt(2) if min(towards) >= AWAY else 0.0
+
+
+def _metrics(held: _Held | None, n_resumes: int) -> ResumeHolds:
+    if held is None:
+        return ResumeHolds(
+            n_resumes=n_resumes,
+            return_sds=0.0,
+            reward_before=None,
+            reward_after=None,
+            entropy_before=None,
+            entropy_after=None,
+            length_sds=0.0,
+        )
+    return ResumeHolds(
+        n_resumes=n_resumes,
+        return_sds=round(held.return_sds, 4),
+        reward_before=round(held.reward.before, 6),
+        reward_after=round(held.reward.after, 6),
+        entropy_before=round(held.entropy.before, 6),
+        entropy_after=round(held.entropy.after, 6),
+        length_sds=None if held.length is None else round(abs(held.length.sds), 4),
+    )
+
+
+def _at(run: Run, step: int) -> _Held | None:
+    """The moves at a resume; None where reward or entropy is not known, or prompts changed.
 
     Spreads are those around a straight line, so that learning does not count as noise.
     """
     if _other_prompts(run, step):
-        return 0.0, 0.0
-    moves = [_move(run.signals.get(name), step) for name in ("reward_mean", "entropy")]
-    length = _move(run.signals.get("completion_length_mean"), step)
-    known = [move for move in moves if move is not None]
-    if len(known) < 2:
         return None
-    towards = [move * math.copysign(1.0, start) if start else 0.0 for move, start in known]
-    both = sum(towards) / math.sqrt(2) if min(towards) >= AWAY else 0.0
-    return both, None if length is None else abs(length[0])
+    reward, entropy, length = (
+        _move(run.signals.get(name), step)
+        for name in ("reward_mean", "entropy", "completion_length_mean")
+    )
+    if reward is None or entropy is None:
+        return None
+    return _Held(step, reward, entropy, length)
 
 
-def _move(signal: Signal | None, step: int) -> tuple[float, float] | None:
-    """Move at a step and way back to the beginning, in spreads of the ten steps before."""
+def _move(signal: Signal | None, step: int) -> _Move | None:
+    """Move of a signal at a step, against the ten steps before."""
     if signal is None:
         return None
     before = signal.values[signal.steps < step][-BEFORE:]
@@ -106,9 +164,8 @@ def _move(signal: Signal | None, step: int) -> tuple[float, float] | None:
     if error <= 0:
         return None
     level = float(before.mean())
-    return (float(after[0]) - level) / error, (
-        float(signal.values[:OPENING].mean()) - level
-    ) / error
+    opening = float(signal.values[:OPENING].mean())
+    return _Move(level, float(after[0]), (float(after[0]) - level) / error, opening - level)
 
 
 def _other_prompts(run: Run, step: int) -> bool:

@@ -78,7 +78,9 @@ def read_rollouts(
     """Kinds of completions up to step `before` and from step `after` on, with the rows shown.
 
     Ten steps with rollouts on each side are read in full; without steps given, the first and last
-    ten of the run. Kinds: repetition, garbage or mixed scripts, broken off, sameness.
+    ten of the run, or its two halves. The rows shown are those next to the change, or, without
+    steps, the first and last of the run. Kinds: repetition, garbage or mixed scripts, broken off,
+    sameness.
 
     Cannot tell: reward hacking in well-formed text; read the rows.
     """
@@ -89,9 +91,11 @@ def read_rollouts(
         raise NoData(
             f"step {before} parts nothing: the rollouts hold steps {steps[0]} to {steps[-1]}"
         )
-    late = steps[steps >= after][:NEAR] if after is not None else steps[-NEAR:]
+    parted = before is not None or after is not None
+    near = NEAR if parted else min(NEAR, len(steps) // 2)
+    late = steps[steps >= after][:near] if after is not None else steps[-near:]
     limit = before if before is not None else (int(late[0]) - 1 if after is not None else None)
-    early = steps[steps <= limit][-NEAR:] if limit is not None else steps[:NEAR]
+    early = steps[steps <= limit][-near:] if limit is not None else steps[:near]
     if not len(early):
         early = steps[:1]
     if not len(late):
@@ -116,12 +120,10 @@ def read_rollouts(
         words_after=y["words"],
         text_changed=bool(worse > 0.2 or y["distinct"] < 0.5 * x["distinct"]),
     )
-    left, right = _sample(a[-1], rows), _sample(b[0], rows)
-    table = Table(
-        title=f"rollouts at step {a[-1].step} and step {b[0].step}",
-        columns=("before: prompt", "before: completion", "after: prompt", "after: completion"),
-        rows=tuple((*p, *q) for p, q in zip(left, right, strict=False)),
-        cut_rows=max(0, len(b[0]) - rows),
+    table = (
+        _beside(a[-1], b[0], rows)
+        if parted
+        else _beside(a[0], b[-1], rows, names=("first", "last"))
     )
     return Measured(
         metrics,
@@ -130,6 +132,30 @@ def read_rollouts(
         f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words",
         tables=(table,),
         window=(int(early[0]), int(late[-1])),
+    )
+
+
+def rollouts_beside(run: Run, before: int, after: int, rows: int) -> Table | None:
+    """Rows of the last rollouts up to `before` beside rows of the first ones from `after` on.
+
+    None where one side has none.
+    """
+    steps = run.rollouts.steps
+    sides = steps[steps <= before][::-1], steps[steps >= after]
+    nearest = [next((b for s in side for b in run.rollouts.batches([s])), None) for side in sides]
+    left, right = nearest
+    return None if left is None or right is None else _beside(left, right, rows)
+
+
+def _beside(
+    left: RolloutBatch, right: RolloutBatch, rows: int, names: tuple[str, str] = ("before", "after")
+) -> Table:
+    pairs = zip(_sample(left, rows), _sample(right, rows), strict=False)
+    return Table(
+        title=f"rollouts at step {left.step} and step {right.step}",
+        columns=tuple(f"{name}: {text}" for name in names for text in ("prompt", "completion")),
+        rows=tuple((*p, *q) for p, q in pairs),
+        cut_rows=max(0, len(right) - rows),
     )
 
 

@@ -78,6 +78,9 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         weight=_weight(run, rows.parts, name),
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
+        last_bad_step=(
+            steps[stretch.stop - 1] if often and stretch and stretch.stop < len(steps) else None
+        ),
         from_start=first == 0,
     )
     text = f"no row lacks a score of `{name}` that others of its prompt have"

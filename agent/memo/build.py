@@ -155,7 +155,7 @@ def _view(
     leading = verdict.leading
     first = first_page(verdict, evidence, reading)
     cited = focus(verdict)
-    shown_pairs, pairs_note = pairs(evidence, cited)
+    shown_pairs, pairs_note = pairs(verdict, evidence, run, cited)
     listed = {id_: evidence_view(e, verdict) for id_, e in evidence.items()}
     walk = tuple(layers(verdict, loaded))
     return View(
@@ -232,7 +232,7 @@ def _plots_key(verdict: Verdict) -> str:
             f"Yellow: after step {step(onset.bracket_start)}, up to the first bad step: "
             "it began here, and these steps were not measured."
         )
-    if onset.first_bad is not None:
+    if onset.first_bad is not None and not onset.from_start:
         what = "first bad step" if verdict.outcome == "incident" else "first change"
         told.append(f"Vertical line: {what}, {step(onset.first_bad)}.")
     return " ".join(told)

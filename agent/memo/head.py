@@ -5,15 +5,17 @@ Terminal, Markdown and HTML say it in these words and in this order.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from firstbad.agent.memo.text import LONGEST, brief, one_line
 from firstbad.agent.memo.words import Row, names, onset_text, step
-from firstbad.agent.remarks import LEFT_OUT, Remark
+from firstbad.agent.remarks import BESIDE, LEFT_OUT, Remark
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.model import Cause
-from firstbad.playbooks.results import Finding, NotChecked, Onset, Request, Verdict
+from firstbad.playbooks.requests import NEW_RUN
+from firstbad.playbooks.results import Finding, LeastBad, NotChecked, Onset, Request, Verdict
 from firstbad.tools.evidence import Evidence
 from firstbad.tools.numbers import percent
 
@@ -56,6 +58,8 @@ class FirstPage:
     facts: tuple[Row, ...]
     actions: tuple[Row, ...]
     requests: tuple[RequestView, ...]
+    then: str
+    """The command that reads the run anew once the evidence is there; empty where none does."""
     caveats: tuple[Row, ...]
     unread: str
     """What was not checked, by name."""
@@ -86,6 +90,7 @@ def first_page(
         facts=tuple(_facts(verdict, leading)),
         actions=tuple(_actions(verdict, leading, cause, evidence)),
         requests=tuple(_requests(verdict.requests)),
+        then=_then(verdict, reading),
         caveats=tuple(_caveats(verdict, leading, cause)),
         unread=_unread(verdict),
         not_checked=tuple(_not_checked(verdict.not_checked)),
@@ -110,6 +115,8 @@ def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
             yield Row(
                 "first bad step", "not dated" if onset.first_bad is None else step(onset.first_bad)
             )
+        if onset.last_bad is not None:
+            yield Row("last bad step", step(onset.last_bad))
         good = None if onset.from_start else onset.last_good
         yield Row("last good", "none" if good is None else step(good))
     else:
@@ -145,7 +152,7 @@ def _actions(
         return
     onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
     began = "" if spoiled is leading else f"; `{spoiled.cause}`, also found, began first"
-    yield Row("stop", _stop(onset, evidence) + began)
+    yield Row("stop", _stop(verdict, onset, evidence) + began)
     label = {"fixes": "fix", "dilutes": "only dilutes", "experiment": "experiment"}
     if remedy := leading.remedy or (cause.remedy if cause else ""):
         yield Row(label[leading.remedy_kind], remedy)
@@ -198,17 +205,24 @@ def _since(onset: Onset) -> str:
     return f" from step {step(onset.first_bad)} on"
 
 
-def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
+def _stop(verdict: Verdict, onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     seen = max((e.window.last for e in evidence.values() if e.window), default=None)
     until = f"; last step seen {step(seen)}" if seen is not None else ""
     if any((e.metrics or {}).get("ended") is True for e in evidence.values()):
         at = f" at step {step(seen)}" if seen is not None else ""
+        if verdict.least_bad is not None:  # which of them is left to choose from is said below
+            return f"training has ended{at}: every checkpoint there is holds bad updates"
         return f"training has ended{at}: use no checkpoint{_since(onset)}"
     if onset.from_start:
         return f"the run, if it still trains: every step carries the fault{until}"
     if onset.first_bad is None:
         return f"the run, if it still trains; the fault could not be dated{until}"
     since = step(onset.first_bad)
+    if onset.last_bad is not None:
+        return (
+            f"the run, if it still trains: steps {since} to {step(onset.last_bad)} carried the "
+            f"fault, and all that was saved since holds them{until}"
+        )
     if onset.is_bracket and onset.bracket_start is not None:
         return (
             f"the run, if it still trains: every step from {since} on carries the fault, "
@@ -220,20 +234,28 @@ def _stop(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
 def _resume(verdict: Verdict, onset: Onset) -> str:
     if onset.from_start:
         return "start again: there is no good step to go back to"
-    if (least := verdict.least_bad) is not None and onset.first_bad is not None:
-        return (
-            f"none was saved before step {step(onset.first_bad)}; the least bad is "
-            f"`{one_line(least.checkpoint)}`, which holds {least.updates} bad "
-            f"update{'' if least.updates == 1 else 's'}; or start again"
-        )
     at = " before the first bad step"
     if onset.is_bracket and onset.bracket_start is not None:
-        at = f" that is not after step {step(onset.bracket_start)}"
+        at = f" up to step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"
+    if (least := verdict.least_bad) is not None:
+        return (
+            f"start again: no checkpoint{at} was found. If that costs too much, "
+            f"`{one_line(least.checkpoint)}` holds the fewest bad updates, {_updates(least, onset)}"
+        )
     if verdict.resume_from is None:
         return f"no checkpoint{at} was found; start again, or from one kept elsewhere"
     return f"from `{one_line(verdict.resume_from)}`, the last checkpoint{at}"
+
+
+def _updates(least: LeastBad, onset: Onset) -> str:
+    """How many bad updates a checkpoint holds, and which where the fault ended before it."""
+    most = least.updates_most
+    told = step(least.updates) if most is None else f"{least.updates} to {most}"
+    if onset.last_bad is None or onset.first_bad is None or onset.is_bracket:
+        return told
+    return f"{told} (of steps {step(onset.first_bad)} to {step(onset.last_bad)})"
 
 
 def _caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> Iterable[Row]:
@@ -334,6 +356,16 @@ def _requests(asked: Iterable[Request]) -> Iterable[RequestView]:
             advice="; ".join(c for c in how if "`" in c),
             decides="; ".join(decides),
         )
+
+
+def _then(verdict: Verdict, reading: Sequence[Remark]) -> str:
+    """How to go on where no cause is known; a lone file has no folder to put evidence into."""
+    if verdict.outcome != "undetermined" or any(r.code == BESIDE for r in reading):
+        return ""
+    if not verdict.requests:
+        return ""
+    new = all(NEW_RUN in request.command for request in verdict.requests)
+    return f"firstbad investigate {NEW_RUN if new else shlex.quote(verdict.run)}"
 
 
 def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:

@@ -159,7 +159,7 @@ def _marked(chart: Chart, verdict: Verdict) -> Chart:
     """The chart with the onset and the noticed step on it."""
     onset = verdict.first_bad
     markers = []
-    if onset.first_bad is not None:
+    if onset.first_bad is not None and not onset.from_start:
         step = number(onset.first_bad, step=True)
         markers.append(
             Marker(onset.first_bad, f"first bad {step}", "bad")
@@ -167,7 +167,7 @@ def _marked(chart: Chart, verdict: Verdict) -> Chart:
             else Marker(onset.first_bad, f"first change {step}", "change")
         )
     noticed = verdict.noticed_step
-    if noticed is not None and noticed != onset.first_bad:
+    if noticed is not None and (noticed != onset.first_bad or not markers):
         markers.append(Marker(noticed, f"noticed {number(noticed, step=True)}", "noticed"))
     return replace(
         chart,
@@ -394,5 +394,6 @@ def _signal_chart(panel: Panel, signals: Sequence[tuple[str, Signal]], verdict: 
 
 
 def _sentence(title: str) -> str:
-    line = brief(one_line(title).removeprefix("per step: "), 100)
+    """The title of a chart, which is drawn as it is: without the backticks of code."""
+    line = brief(one_line(title).removeprefix("per step: ").replace("`", ""), 100)
     return line[:1].upper() + line[1:]

@@ -13,6 +13,8 @@ from firstbad.agent.memo.words import Row, blocker, step
 from firstbad.playbooks.results import Finding, Verdict
 from firstbad.tools.evidence import Evidence, Scalar, Table
 from firstbad.tools.numbers import is_step, number
+from firstbad.tools.rollout_text import rollouts_beside
+from firstbad.tools.run import Run
 
 READS_TEXT = "read_rollouts"
 """The tool whose table holds rollouts before and after."""
@@ -20,6 +22,8 @@ ROLLOUT = 1200
 """Longest rollout shown."""
 PAIRS = 4
 """Pairs of rollouts shown."""
+SIDES = ("before", "first"), ("after", "last")
+"""Beginnings of the columns with text, of the earlier and of the later side."""
 ALL_ROWS = 200
 """Rows of a table in the list of evidence (HTML)."""
 
@@ -44,7 +48,31 @@ def focus_title(verdict: Verdict) -> str:
     return f"Evidence so far for `{closed_at}`" if closed_at else ""
 
 
-def pairs(evidence: Mapping[str, Evidence], cited: Sequence[str]) -> tuple[tuple[Pair, ...], str]:
+def pairs(
+    verdict: Verdict, evidence: Mapping[str, Evidence], run: Run | None, cited: Sequence[str]
+) -> tuple[tuple[Pair, ...], str]:
+    """Rollouts side by side: around the onset of the leading finding, else as they were read."""
+    around = _around_onset(verdict, run)
+    if around is not None and (at := _before_after(around)) is not None:
+        made = [_pair(around, row, *at) for row in around.rows]
+        return tuple(made[:PAIRS]), _sentence(around.title)
+    return _read_pairs(evidence, cited)
+
+
+def _around_onset(verdict: Verdict, run: Run | None) -> Table | None:
+    """The last rollouts before the leading finding's onset and the first ones with the fault."""
+    onset = verdict.first_bad
+    if verdict.leading is None or run is None or onset.from_start or onset.first_bad is None:
+        return None
+    before = onset.bracket_start if onset.is_bracket else None
+    return rollouts_beside(
+        run, onset.first_bad - 1 if before is None else before, onset.first_bad, PAIRS
+    )
+
+
+def _read_pairs(
+    evidence: Mapping[str, Evidence], cited: Sequence[str]
+) -> tuple[tuple[Pair, ...], str]:
     """Rollouts side by side, from the evidence that read them."""
     found = [e for e in evidence.values() if e.tool == READS_TEXT and e.tables]
     found.sort(key=lambda e: e.id not in cited)
@@ -59,18 +87,21 @@ def pairs(evidence: Mapping[str, Evidence], cited: Sequence[str]) -> tuple[tuple
             made += (_pair(table, row, *at) for row in table.rows)
     if not made:
         return (), ""
-    title = found[0].tables[0].title
-    note = f"{title[:1].upper()}{title[1:]}. {found[0].id}: {found[0].summary}"
+    note = f"{_sentence(found[0].tables[0].title)} {found[0].id}: {found[0].summary}"
     if total > len(made[:PAIRS]):
         note += f"; {number(len(made[:PAIRS]))} of {number(total)} pairs shown"
     return tuple(made[:PAIRS]), note
 
 
+def _sentence(title: str) -> str:
+    return f"{title[:1].upper()}{title[1:]}."
+
+
 def _before_after(table: Table) -> tuple[list[int], list[int]] | None:
-    """Columns with text before and after the onset, when the table has both."""
+    """Columns with text of both sides (before and after, first and last), when it has both."""
     names = [name.lower() for name in table.columns]
-    before = [i for i, name in enumerate(names) if name.startswith("before")]
-    after = [i for i, name in enumerate(names) if name.startswith("after")]
+    before = [i for i, name in enumerate(names) if name.startswith(SIDES[0])]
+    after = [i for i, name in enumerate(names) if name.startswith(SIDES[1])]
     texts = all(isinstance(row[i], str | None) for row in table.rows for i in (*before, *after))
     return (before, after) if before and after and texts else None
 
@@ -82,7 +113,9 @@ def _pair(table: Table, row: Sequence[Scalar], before: list[int], after: list[in
         if i not in (*before, *after)
     ]
 
-    def side(name: str, places: list[int]) -> Side:
+    def side(places: list[int], names: tuple[str, ...]) -> Side:
+        heading = table.columns[places[0]].lower()
+        name = next(n for n in names if heading.startswith(n))
         return Side(
             name,
             tuple(
@@ -94,7 +127,7 @@ def _pair(table: Table, row: Sequence[Scalar], before: list[int], after: list[in
             ),
         )
 
-    return Pair("; ".join(rest), (side("before", before), side("after", after)))
+    return Pair("; ".join(rest), (side(before, SIDES[0]), side(after, SIDES[1])))
 
 
 def other_finding(finding: Finding, verdict: Verdict) -> FindingView:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from firstbad.agent.memo.text import brief, operands
 from firstbad.agent.memo.view import CheckView, ClauseView, LayerView
-from firstbad.agent.memo.words import blocker, names
+from firstbad.agent.memo.words import blocker, names, read_all_the_same
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.results import CheckResult, Clause, Verdict
 from firstbad.tools.numbers import is_step, number
@@ -38,11 +38,8 @@ def layers(verdict: Verdict, loaded: Loaded) -> Iterable[LayerView]:
         reached = result.outcome != "not_reached"
         why = result.reason
         if not reached:
-            facts = [
-                c.check for c in verdict.checks if c.layer == result.id and c.outcome == "fail"
-            ]
-            why = f"not interpreted: `{closed_at}` has not passed"
-            why += f"; failed as an independent fact: {names(facts)}" if facts else ""
+            facts = read_all_the_same(result, verdict.checks)
+            why = f"`{closed_at}` has not passed" + (f"; {facts}" if facts else "")
         yield LayerView(
             id=result.id,
             number=result.number,

@@ -163,7 +163,11 @@ def test_answers_and_the_least_bad_checkpoint_are_in_the_json_object(
     told = {"answers": ("it did not",), "least_bad": LeastBad(checkpoint="checkpoint-9", updates=2)}
     found = report(kept, verdict.model_copy(update=told))
     assert found["answers"] == ["it did not"]
-    assert found["least_bad"] == {"checkpoint": "checkpoint-9", "updates": 2}
+    assert found["least_bad"] == {
+        "checkpoint": "checkpoint-9",
+        "updates": 2,
+        "updates_most": None,
+    }
 
 
 def test_a_moved_run_is_told_with_the_way_on(fb: Fb, make_run: MakeRun, book: str) -> None:

@@ -7,7 +7,7 @@ numbers; the run is made of plain formulas.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from firstbad.playbooks.results import (
     Clause,
     Finding,
     LayerResult,
+    LeastBad,
     NotChecked,
     Onset,
     PlaybookRef,
@@ -37,7 +38,7 @@ from firstbad.playbooks.results import (
     Waiver,
 )
 from firstbad.tools.evidence import Evidence, Source, StepWindow, Table
-from firstbad.tools.run import FloatArray, Run, Signal, Signals
+from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts, Run, Signal, Signals
 
 ONSET = 66
 STEPS = 120
@@ -589,7 +590,7 @@ def test_sections_come_in_the_order_in_which_they_are_read() -> None:
     wanted = [
         "The walk",
         "Evidence for `reward`",
-        "Rollouts before and after",
+        "Rollouts, before and after",
         "Ruled out",
         "Other findings",
         "Decision table",
@@ -608,7 +609,7 @@ def test_sections_come_in_the_order_in_which_they_are_read() -> None:
         "The walk",
         "Evidence for reward",
         "Plots",
-        "Rollouts before and after",
+        "Rollouts, before and after",
         "Ruled out",
         "Other findings",
         "Decision table",
@@ -799,6 +800,29 @@ def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
     assert '<rect class="good"' not in html
     assert "first bad step from the start" in shown
     assert "start again: there is no good step to go back to" in shown
+    assert "first bad 4" not in html
+    assert "Vertical line" not in shown
+
+
+def test_rollouts_are_those_on_both_sides_of_the_leading_onset() -> None:
+    def batch(step: int) -> RolloutBatch:
+        return RolloutBatch(
+            step=step,
+            prompts=["p", "p"],
+            completions=[f"text of step {step}"] * 2,
+            group=np.array([0, 0]),
+            rewards={},
+        )
+
+    def rollouts(of: Sequence[int]) -> Iterator[RolloutBatch]:
+        return (batch(step) for step in of)
+
+    run = replace(run_of(), rollouts=Rollouts((10, 50, 64, 70, 80), rollouts))
+    shown = memo(incident(), run=run).markdown.split("## Rollouts, before and after")[1]
+    assert "Rollouts at step 64 and step 70." in shown
+    assert "text of step 64" in shown
+    assert "text of step 70" in shown
+    assert "text of step 10" not in shown
 
 
 def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> None:
@@ -806,7 +830,58 @@ def test_sampled_onset_says_what_may_carry_the_fault_and_where_to_resume() -> No
     found = (LEADING.model_copy(update={"first_bad": onset}),)
     shown = memo(incident(first_bad=onset, findings=found)).markdown
     assert "every step from 70 on carries the fault, those after 60 may" in shown
-    assert "the last checkpoint that is not after step 60" in shown
+    assert "the last checkpoint up to step 60" in shown
+
+
+@pytest.mark.parametrize(
+    ("commands", "then"),
+    [
+        (("firstbad tools run check_loss_identity NEW_RUN",), "firstbad investigate NEW_RUN"),
+        (
+            ("firstbad tools run rejudge NEW_RUN", "firstbad tools run check_rows a/otter"),
+            "firstbad investigate a/otter",  # what was not copied may still be
+        ),
+    ],
+)
+def test_all_forms_say_which_run_to_investigate_then(commands: tuple[str, ...], then: str) -> None:
+    asked = tuple(
+        Request(layer="records", need=f"need {c}", command=c, decides="it") for c in commands
+    )
+    verdict = undetermined(run="a/otter").model_copy(update={"requests": asked})
+    assert first_page(verdict, {}).then == then
+    beside = Remark("beside", "a lone file")
+    assert first_page(verdict, {}, (beside,)).then == ""
+    made = memo(verdict)
+    assert f"Then: `{then}`" in made.markdown
+    assert f"Then: {then}" in text_of(made.html)
+
+
+@pytest.mark.parametrize(
+    ("onset", "least", "told"),
+    [
+        (
+            Onset(last_good=32, first_bad=33, signal="rows", last_bad=59),
+            LeastBad(checkpoint="checkpoint-60", updates=27),
+            "no checkpoint before step 33 was found. If that costs too much, `checkpoint-60` holds "
+            "the fewest bad updates, 27 (of steps 33 to 59)",
+        ),
+        (
+            Onset(last_good=30, first_bad=40, signal="dumps", sampled=True),
+            LeastBad(checkpoint="checkpoint-60", updates=21, updates_most=30),
+            "no checkpoint up to step 30 was found. If that costs too much, "
+            "`checkpoint-60` holds the fewest bad updates, 21 to 30",
+        ),
+    ],
+)
+def test_where_all_checkpoints_are_bad_one_advice_is_given(
+    onset: Onset, least: LeastBad, told: str
+) -> None:
+    found = (LEADING.model_copy(update={"first_bad": onset}),)
+    verdict = incident(first_bad=onset, findings=found, resume_from=None, least_bad=least)
+    ended = {"E1": evidence("E1", "take_stock", "ended", metrics={"ended": True})}
+    actions = {row.label: row.text for row in first_page(verdict, ended).actions}
+    assert actions["resume"] == f"start again: {told}"
+    assert actions["stop"].endswith(": every checkpoint there is holds bad updates")
 
 
 def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:
@@ -814,7 +889,7 @@ def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() ->
     made = memo(incident(findings=(fact,)))
     for shown in (made.markdown, text_of(made.html)):
         assert "an independent fact: it needs no layer before it" in shown
-        assert "failed as an independent fact:" in shown
+        assert "read as an independent fact: " in shown
     assert '<details class="layer not_reached" open>' in made.html
 
 
@@ -1160,7 +1235,7 @@ def test_hostile_text_leaves_no_control_characters(hostile: str) -> None:
 def test_long_rollouts_are_cut_and_say_so() -> None:
     made = memo_with("x" * 20_000)
     assert "18,800 more characters" in made.html
-    rollouts = made.markdown.split("## Rollouts before and after")[1].split("\n## ")[0]
+    rollouts = made.markdown.split("## Rollouts, before and after")[1].split("\n## ")[0]
     assert max(len(line) for line in rollouts.splitlines()) < 2_100
 
 

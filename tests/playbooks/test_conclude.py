@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from firstbad.playbooks.conclude import merge_findings
 from firstbad.playbooks.fill import fill
-from firstbad.playbooks.results import Finding, Onset, Verdict
+from firstbad.playbooks.results import Finding, LeastBad, Onset, Verdict
 from firstbad.tools.evidence import Evidence
 
 MakeVerdict = Callable[..., Verdict]
@@ -714,7 +714,10 @@ def test_a_bracket_is_narrowed_by_an_abrupt_signal_inside_it(
     moves = [("kl", 52, "abrupt"), ("reward", 55, "abrupt"), ("entropy", 30, "abrupt")]
     found = verdict(onset=onset_of(small, *moves), same=SAMPLED)
     assert (found.first_bad.last_good, found.first_bad.first_bad) == (51, 52)
-    assert found.first_bad.signal == "kl, inside the bracket of signal of same"
+    assert (
+        found.first_bad.signal
+        == "kl, the first to move between step 40 and step 60, where signal of same went bad"
+    )
     assert not found.first_bad.sampled
 
 
@@ -899,6 +902,19 @@ def test_the_least_bad_checkpoint_is_named_where_none_is_good(
     got = found.least_bad
     assert (None if got is None else (got.checkpoint, got.updates)) == least
     assert (found.resume_from is None) == (least is not None or not checkpoints)
+
+
+def test_bad_updates_are_counted_to_the_end_of_the_fault_and_over_its_bracket(
+    verdict: MakeVerdict,
+) -> None:
+    ended = verdict(judge={**OUTAGE, "last_bad_step": 61}, checkpoints=[90])
+    assert ended.least_bad == LeastBad(checkpoint="checkpoint-90", updates=27)
+    assert ended.headline.endswith(" It lasted from step 35 to step 61.")
+    inside = verdict(judge={**OUTAGE, "last_bad_step": 61}, checkpoints=[50])
+    assert inside.least_bad == LeastBad(checkpoint="checkpoint-50", updates=16)
+    # After step 40, by step 60: the first bad update is one of 41 to 60.
+    bracket = verdict(same=SAMPLED, checkpoints=[80])
+    assert bracket.least_bad == LeastBad(checkpoint="checkpoint-80", updates=21, updates_most=40)
 
 
 LACKING: dict[str, Any] = {

@@ -101,3 +101,12 @@ def test_lint_refuses_unknown_frameworks_and_measures() -> None:
     assert "no framework `tlr`; nearest: trl" in problems
     assert "no `default`" in problems
     assert "`take_stock` does not measure `nothing`" in problems
+
+
+def test_what_only_a_new_run_writes_names_that_run() -> None:
+    made = make_check([{"need": "a new loss", "new_run": True}, {"need": "a copied file"}])
+    found = requests_of(made, {}, layer="records", framework="trl", run="runs/old one")
+    assert {r.need: r.command for r in found} == {
+        "a new loss": "see NEW_RUN",
+        "a copied file": "see 'runs/old one'",
+    }

@@ -62,6 +62,7 @@ def test_updates_below_half_a_unit_of_bfloat16(
     assert found["on_grid_share"] == 1
     assert 0.3 < found["unchanged_share"] < 1
     assert (found["from_start"], found["first_bad_step"]) == (True, 41)
+    assert (found["step_before"], found["step_after"]) == (40, 80)
 
 
 def test_weights_of_32_bits_all_move(make_run: MakeRun, measure: Measure, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_cap_that_came_down(
     }
     found = measure(CUT, make_run(signals=signals))
     assert found["cap_fell"] is fell
+    assert (found["longest_before"], found["longest_after"]) == (longest, 13)
     assert found["truncated_before"] == pytest.approx(0.02, abs=0.03)
     assert found["truncated_after"] == pytest.approx(0.72, abs=0.03)
 

@@ -292,6 +292,30 @@ def test_a_wrong_row_is_shown_token_by_token(
     )
 
 
+def test_the_tokens_shown_lie_around_the_first_wrong_one(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    evidence: Callable[..., Evidence],
+) -> None:
+    ids = [[5] * 13 + [STOP] + [6] * 50 + [PAD] * 2]  # generation went on behind the stop
+    made = capture(9, token_id=ids, loss_mask=np.ones_like(ids))
+    found = evidence(CHECK, make_run(captures=[made], vocabulary=words))
+    per_capture, tokens = found.tables
+    trained = dict(zip(per_capture.columns, per_capture.rows[0], strict=True))
+    assert trained["sampled after the stop and trained"] == 50
+    assert trained["padding trained"] == 2
+    assert [(row[0], row[3]) for row in tokens.rows[:6]] == [
+        (10, "completion"),
+        (11, "completion"),
+        (12, "completion"),
+        (13, "completion"),
+        (14, "after the stop"),
+        (15, "after the stop"),
+    ]
+    assert (len(tokens.rows), tokens.cut_rows) == (40, 26)
+
+
 def test_an_advantage_that_is_nan_is_no_number_of_the_table(
     make_run: MakeRun,
     capture: MakeCapture,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firstbad.tools.registry import run_tool
 from firstbad.tools.run import Capture, RolloutBatch, Run, Vocabulary
 
 TOOL = "compare_prompt_ids"
@@ -84,12 +85,12 @@ def first(n: int) -> Callable[[Ids], Ids]:
 
 
 @pytest.mark.parametrize(
-    ("change", "form", "kept"),
+    ("change", "form", "kept", "lost"),
     [
-        (last(5), template, 5),
-        (last(2), bare, 2),
-        (first(4), template, 4),
-        (first(3), bare, 3),
+        (last(5), template, 5, "beginning"),
+        (last(2), bare, 2, "beginning"),
+        (first(4), template, 4, "end"),
+        (first(3), bare, 3, "end"),
     ],
 )
 def test_a_part_of_the_prompt(
@@ -98,9 +99,15 @@ def test_a_part_of_the_prompt(
     change: Callable[[Ids], Ids],
     form: Callable[[Ids], Ids],
     kept: int,
+    lost: str,
 ) -> None:
-    found = measure(TOOL, prompts_of(change, form=form, surprise=0.3))
+    run = prompts_of(change, form=form, surprise=0.3)
+    found = measure(TOOL, run)
     assert found["share_rows_cut"] == 1
+    assert found["begin_lost_share"] == (lost == "beginning")
+    assert found["tokens_whole_fewest"] > kept
+    said = run_tool(TOOL, run, {}, evidence_id="E1").quote
+    assert said == f"The {lost} of the prompt was lost."
     assert found["tokens_kept"] == kept
     assert not found["cut_by_setting"]
     assert (found["last_good_step"], found["first_bad_step"]) == (21, 31)

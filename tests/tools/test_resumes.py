@@ -49,6 +49,10 @@ def test_older_weights(make_run: MakeRun, measure: Measure, seed: int) -> None:
         values[AT - 1 :] = values[5 : 5 + len(values) - AT + 1]
     found = measure(TOOL, resumed(make_run, signals))
     assert found["return_sds"] > 4
+    for name in ("reward", "entropy"):
+        values = signals["reward_mean" if name == "reward" else name]
+        assert found[f"{name}_before"] == pytest.approx(values[AT - 11 : AT - 1].mean(), abs=1e-6)
+        assert found[f"{name}_after"] == pytest.approx(values[AT - 1], abs=1e-6)
     assert (found["last_good_step"], found["first_bad_step"]) == (AT - 1, AT)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.registry import run_tool
 from firstbad.tools.rollout_text import is_broken, is_garbage, is_repetitive
 from firstbad.tools.run import RolloutBatch, Run
 
@@ -37,6 +38,15 @@ def test_hand_counted_rows(make_run: MakeRun, batch: MakeBatch, measure: Measure
     assert (found["distinct_before"], found["distinct_after"]) == (1, 0.75)
     assert (found["words_before"], found["words_after"]) == (2, 4)
     assert found["text_changed"], "a quarter more repetition is more than a fifth"
+
+
+def test_without_steps_the_first_rollouts_stand_beside_the_last(simulate: MakeRun) -> None:
+    run = simulate(1, steps=7)  # fewer than twice ten steps: the two sides share none
+    found = run_tool(TOOL, run, {}, evidence_id="E1")
+    assert found.tables[0].title == "rollouts at step 1 and step 7"
+    assert found.tables[0].columns[0] == "first: prompt"
+    assert found.metrics is not None
+    assert (found.metrics["n_before"], found.metrics["n_after"]) == (96, 96)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,9 @@ def test_a_verifier_that_begins_to_fail(simulate: MakeRun, measure: Measure, see
     assert found["share_before"] == 0
     assert found["first_bad_step"] == ONSET
     assert found["last_good_step"] == ONSET - 1
+    assert found["last_bad_step"] == 45
+    goes_on = measure(TOOL, simulate(seed, edit=no_verdict(0.3, ONSET)))
+    assert (goes_on["first_bad_step"], goes_on["last_bad_step"]) == (ONSET, None)
 
 
 def test_a_rare_failure_is_not_dated(simulate: MakeRun, measure: Measure) -> None:

@@ -90,8 +90,8 @@ def column_texts(column: Any) -> list[str]:
     return texts
 
 
-# `flatten` and `value_lengths` load Arrow's compute functions, which takes as long as to read some
-# hundred steps; only a null needs them, which may hide elements.
+# `flatten` and `value_lengths` load Arrow's compute functions, which takes longer than to read a
+# few hundred steps; only a null needs them, which may hide elements.
 
 
 def _elements(array: Any) -> Any:
