@@ -56,9 +56,7 @@ def compare_resumes(run: Run) -> Measured[ResumeHolds]:
     every = resumes(run)
     found = [held for step in every if (held := _at(run, step)) is not None]
     if every and not found:
-        raise NoData(
-            "no resume with ten steps of reward and entropy before it and like prompts after"
-        )
+        raise NoData("no resume with ten logged steps before it, and prompts like theirs after it")
     if not found:
         return Measured(_metrics(None, 0), "no resume")
     worst = max(found, key=lambda held: held.return_sds)

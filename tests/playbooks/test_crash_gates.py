@@ -219,8 +219,26 @@ SUDDEN = {"moved_share": 0.41, "at_once_share": 0.65, "n_updates": 1.0, "explain
     ],
 )
 def test_what_no_training_does_at_once_is_not_normal(figures: dict[str, Any], open_: bool) -> None:
-    (change,) = load("crash").playbook.unexplained
+    change = next(c for c in load("crash").playbook.unexplained if "sudden.explained" in c.when)
     assert all_hold(change.when, seen_of(sudden={**SUDDEN, **figures})) == open_
+
+
+@pytest.mark.parametrize(
+    ("figures", "open_"),
+    [
+        ({"beyond_metrics": 60, "empty_texts": 0.0}, True),
+        ({"beyond_metrics": 0, "empty_texts": 1.0}, True),
+        ({"beyond_metrics": 3, "empty_texts": 0.1}, False),
+    ],
+)
+def test_what_was_not_looked_at_leaves_a_run_open(figures: dict[str, Any], open_: bool) -> None:
+    when = [change.when for change in load("crash").playbook.unexplained]
+    assert any(all_hold(bounds, seen_of(stock=figures)) for bounds in when) == open_
+
+
+def test_a_cap_that_no_answer_reaches_cuts_none() -> None:
+    cut = {"n_steps": 80, "truncated_first": 1.0, "reaches_cap": False, "cap_fell": None}
+    assert judged("records", "completion_cap", cut=cut, stops=None).outcome != "fail"
 
 
 def test_without_captures_the_declaration_decides() -> None:
@@ -560,7 +578,7 @@ def test_what_is_trained_after_the_stop(masks: dict[str, Any], cause: str | None
 def test_rows_that_run_on_behind_their_stop_are_not_cut_by_the_cap(
     figures: dict[str, Any], outcome: str
 ) -> None:
-    cut = {"n_steps": 80, "truncated_first": 0.95}
+    cut = {"n_steps": 80, "truncated_first": 0.95, "reaches_cap": True}
     assert judged("records", "completion_cap", cut=cut, **figures).outcome == outcome
 
 

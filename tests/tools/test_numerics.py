@@ -192,8 +192,14 @@ def test_not_finite_from_the_start(make_run: MakeRun, measure: Measure) -> None:
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no captures and no metrics" in missing(TOOL, make_run())
-    nothing = make_run(signals={"loss": [NAN] * 5})
+    nothing = make_run(signals={"reward_part/format": [NAN] * 5})
     assert "no finite value at all" in missing(TOOL, nothing)
+
+
+def test_a_log_of_nan_alone_is_no_lack_of_data(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, make_run(signals={"loss": [NAN] * 5}))
+    assert found["nonfinite_logged_steps"] == 5
+    assert found["from_start"]
 
 
 @settings(max_examples=10, derandomize=True)

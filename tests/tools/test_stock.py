@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from firstbad.tools.run import Run
+from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "take_stock"
 
 MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
 Measure = Callable[..., dict[str, Any]]
 
 
@@ -53,3 +54,20 @@ def test_an_engine_is_settled_by_its_absence_or_a_comparison(
     assert settled("trl", {"logprob_diff_mean": [0.01]}, use_vllm=True)
     assert not settled("verl", {})
     assert settled("verl", {"engine_kl": [0.001]})
+
+
+def test_rollouts_beyond_the_metrics_and_texts_that_are_gone(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = [
+        batch(s, rewards={"correct": [1, 0]}, completions=["", "" if s > 3 else "a b"])
+        for s in range(1, 7)
+    ]
+    signals = {"completion_length_mean": [12.0] * 4, "loss": [0.1] * 4}
+    found = measure("take_stock", make_run(rollouts=rows, signals=signals))
+    assert found["beyond_metrics"] == 2
+    assert found["empty_texts"] == 0, "the log says nothing of the last step"
+    found = measure("take_stock", make_run(rollouts=rows[:4], signals=signals))
+    assert (found["beyond_metrics"], found["empty_texts"]) == (0, 1)
+    found = measure("take_stock", make_run(rollouts=rows[:3], signals=signals))
+    assert found["empty_texts"] == 0.5
