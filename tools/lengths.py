@@ -32,8 +32,8 @@ class Truncation(HeldToSettings):
     truncated_last: float
     truncated_largest: float
     reaches_cap: bool
-    """Some answers are as long as the cap. False: none comes near it, so what counts as cut is not;
-    True also where no largest length or no cap is known."""
+    """As many answers as count as cut in the first third can be as long as the cap, by the mean
+    length. False: what counts as cut is not; True also where length or cap is not known."""
     truncated_before: float | None
     """Before the share rises at once, over all launches, and after it; None where it does not."""
     truncated_after: float | None
@@ -82,7 +82,7 @@ def check_truncation(run: Run) -> Measured[Truncation]:
         truncated_first=_r(first),
         truncated_last=_r(last),
         truncated_largest=_r(float(rate.values.max())),
-        reaches_cap=_reaches(run.signals.get("completion_length_max"), cap),
+        reaches_cap=_reaches(length, cap, first),
         truncated_before=_r(rise.before) if rise else None,
         truncated_after=_r(rise.after) if rise else None,
         cap_fell=fell,
@@ -108,10 +108,11 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     )
 
 
-def _reaches(longest: Signal | None, cap: float | None) -> bool:
-    if longest is None or not cap or not len(longest.values):
+def _reaches(length: Signal | None, cap: float | None, share: float) -> bool:
+    """Whether a share of answers as long as the cap fits into the mean length."""
+    if length is None or not cap or len(length.values) < 3:
         return True
-    return float(longest.values.max()) > 0.95 * cap
+    return float(np.array_split(length.values, 3)[0].mean()) > 0.8 * share * cap
 
 
 def _rise(rate: Signal) -> Shift | None:

@@ -32,7 +32,7 @@ class Reference(Dated):
     above 0.001, where the settings move the reference (`sync_ref_model`), or where no settings are
     there to say so."""
     kl_back: float | None
-    """The higher KL of the two steps there, over that level."""
+    """The higher KL of the two steps there, or of five where it does not stay, over that level."""
     policy_back: bool
     """Reward or entropy go back there to where the run began: it is the policy that came back.
     False also where neither had moved away from its beginning."""
@@ -59,8 +59,9 @@ def check_reference(run: Run) -> Measured[Reference]:
     off = first is not None and first > OFF
     level = None if at is None else float(np.median(kl.values[at - BEFORE : at]))
     ratio = None if at is None or not level else float(kl.values[at : at + 2].max()) / level
-    stays = at is not None and float(kl.values[at : at + AFTER].max()) < STAYS * (level or 0.0)
-    step = int(kl.steps[at]) if at is not None and stays and (ratio or 0.0) < BACK else None
+    if at is not None and level and kl.values[at : at + AFTER].max() > STAYS * level:
+        ratio = float(kl.values[at : at + AFTER].max()) / level  # two rows, and back where it was
+    step = None if at is None or ratio is None or ratio >= BACK else int(kl.steps[at])
     metrics = Reference(
         kl_first=first,
         kl_before=_r(level),

@@ -11,7 +11,7 @@ from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
 from firstbad.tools.readers.completions import EVALUATION
-from firstbad.tools.readers.grouping import numbered
+from firstbad.tools.readers.grouping import numbered, prompts_say_nothing
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_advantage, scale_setting, total_reward
 from firstbad.tools.run import RolloutBatch, Run
@@ -152,7 +152,9 @@ def _moved(prompts: Sequence[str]) -> bool:
 
 
 def _mixed_prompts(batch: RolloutBatch) -> bool:
-    """Whether a group holds more than one prompt."""
+    """Whether a group holds more than one prompt; no where prompts can't tell."""
+    if prompts_say_nothing(batch.prompts):
+        return False
     first: dict[int, str] = {}
     rows = zip(batch.group.tolist(), batch.prompts, strict=True)
     return any(first.setdefault(group, prompt) != prompt for group, prompt in rows)

@@ -10,11 +10,13 @@ from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
 FEWEST = 5
 """Steps on each side of the change."""
+ALIKE = 0.3
+"""Share of texts of the very same, largest length that shows a writer's limit."""
 LEAP = 0.5
 """Smallest change of the cut share, from one step to the next, that dates anything."""
 
@@ -59,6 +61,8 @@ def check_stop_rule(run: Run) -> Measured[StopRule]:
     late = rows.steps >= both[at]
     if min(late.sum(), (~late).sum()) < FEWEST // 2:
         raise NoData("no rollouts on both sides of the change of the truncated share")
+    if _cut_for_the_log(rows, late):
+        raise NoData("the texts after the change are cut at one length, so they tell no tokens")
     before, after = (float(np.median(v)) for v in np.split(share, [at]))
     leap = float(share[at] - share[at - 1])
     metrics = StopRule(
@@ -93,3 +97,9 @@ def _rise(before: FloatArray, after: FloatArray) -> float:
     """Median of the later values over that of the earlier ones; 0 where those are 0."""
     level = float(np.median(before))
     return round(float(np.median(after)) / level, 4) if level > 0 else 0.0
+
+
+def _cut_for_the_log(rows: RowTable, late: BoolArray) -> bool:
+    """Whether many of the longest texts are of the very same length: a writer's limit."""
+    lengths = rows.values(_characters)[late[rows.step]]
+    return bool(len(lengths) and np.mean(lengths == lengths.max()) > ALIKE)

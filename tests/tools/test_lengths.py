@@ -66,12 +66,12 @@ def test_a_cap_that_came_down(
     assert found["truncated_after"] == pytest.approx(0.72, abs=0.03)
 
 
-@pytest.mark.parametrize(("longest", "reaches"), [(40.0, True), (21.0, False)])
+@pytest.mark.parametrize(("mean", "reaches"), [(40.0, True), (14.0, False)])
 def test_what_counts_as_cut_though_nothing_reaches_the_cap(
-    make_run: MakeRun, measure: Measure, longest: float, reaches: bool
+    make_run: MakeRun, measure: Measure, mean: float, reaches: bool
 ) -> None:
     # Another end token than the one that the trainer looks for: every row counts as cut.
-    signals = {"truncation_rate": [1.0] * 30, "completion_length_max": [longest] * 30}
+    signals = {"truncation_rate": [1.0] * 30, "completion_length_mean": [mean] * 30}
     found = measure(CUT, make_run(signals=signals, config={"max_completion_length": 40}))
     assert found["reaches_cap"] is reaches
 

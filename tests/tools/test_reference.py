@@ -78,7 +78,7 @@ def test_two_rows_near_zero_are_no_new_beginning(make_run: MakeRun, measure: Mea
     signals = history(back=False)
     signals["kl_ref"][40:42] = [0.0, 0.0]
     found = measure(TOOL, make_run(config={"beta": 0.1}, signals=signals))
-    assert found["kl_back"] == 0
+    assert found["kl_back"] > 0.5
     assert found["first_bad_step"] is None
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.readers.grouping import group_rows
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "check_rows"
@@ -215,3 +216,15 @@ def test_order_of_groups_and_of_rows_inside_them_and_their_numbers_do_not_matter
     after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
     assert after == changed.dates_moved(before, by)
     assert before["first_bad_step"] == 11
+
+
+def test_prompts_that_cannot_tell_groups(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # A nonce in each prompt, or prompts that are missing: rows of a group stand side by side still.
+    unlike = [f"add 1 and 2 ({i})" for i in range(8)]
+    for prompts in (unlike, ["add 1", "", "", "add 1", "add 2", "", "add 2", ""]):
+        rows = [batch(s, rewards={"correct": [1, 0] * 4}, prompts=prompts, size=4) for s in (1, 2)]
+        found = measure(TOOL, make_run(rollouts=rows, config={"num_generations": 4}))
+        assert (found["steps_uneven"], found["steps_interleaved"]) == (0, 0)
+        assert group_rows(prompts, 4)[0].tolist() == [0] * 4 + [1] * 4

@@ -91,3 +91,12 @@ def test_what_is_missing_is_said(
     assert "fewer than 10" in missing(TOOL, simulate(1, steps=9))
     early = replace(run, rollouts=simulate(1, steps=20).rollouts)
     assert "both sides" in missing(TOOL, early)
+
+
+def test_texts_that_a_writer_cut_tell_no_tokens(simulate: MakeRun, missing: Any) -> None:
+    def cut(draft: SimpleNamespace) -> None:
+        if draft.step >= ONSET:
+            draft.completions = [f"{text} {'so then ' * 30}"[:60] for text in draft.completions]
+
+    run = simulate(1, edit=cut, log=runs_on, config={"max_completion_length": CAP})
+    assert "cut at one length" in missing(TOOL, run)

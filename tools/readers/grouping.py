@@ -18,6 +18,11 @@ def numbered(values: Sequence[Hashable]) -> IntArray:
     return np.array([seen.setdefault(value, len(seen)) for value in values], np.int64)
 
 
+def prompts_say_nothing(prompts: Sequence[str]) -> bool:
+    """Whether prompts can't tell groups: all unlike (a nonce in each), or some of them missing."""
+    return len(set(prompts)) == len(prompts) or not all(prompts)
+
+
 def group_rows(prompts: Sequence[str], size: int | None) -> tuple[IntArray, GroupSource]:
     """Group of each row: by position where a group size is stated and the prompts agree.
 
@@ -27,8 +32,6 @@ def group_rows(prompts: Sequence[str], size: int | None) -> tuple[IntArray, Grou
     rows = len(prompts)
     if size and size > 1 and rows % size == 0:
         heads = [prompts[i - i % size] for i in range(rows)]
-        # Prompts that are all unlike (a nonce in each), or of which some are missing, say nothing.
-        silent = len(set(prompts)) == rows or not all(prompts)
-        if silent or heads == list(prompts):
+        if prompts_say_nothing(prompts) or heads == list(prompts):
             return np.arange(rows, dtype=np.int64) // size, "position"
     return numbered(prompts), "prompt"
