@@ -88,17 +88,17 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         text = f"{percent(share)} of the rows have no score of `{name}`, others of their prompt do"
         if first is not None and stretch is not None:
             text += f", in steps {steps[first]} to {steps[stretch.stop - 1]}"
-    shown = np.flatnonzero(hits)
+    shown = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), 120)).astype(int)).tolist()
     table = Table(
-        title=f"steps with rows that have no score of `{name}`",
+        title=f"rows that have no score of `{name}`",
         columns=("step", "rows", "without a score"),
-        rows=tuple((steps[i], int(rows.size[i]), int(hits[i])) for i in shown[:40].tolist()),
-        cut_rows=max(0, len(shown) - 40),
+        rows=tuple((steps[i], int(rows.size[i]), int(hits[i])) for i in shown),
+        cut_rows=len(steps) - len(shown),
     )
     return Measured(
         metrics,
         text,
-        tables=(table,) if len(shown) else (),
+        tables=(table,) if hits.any() else (),
         window=(steps[0], steps[-1]),
         signal=f"rows without a score of `{name}`",
     )
