@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firstbad.agent.evidence_store import EvidenceSource
-from firstbad.playbooks.conclude import Ask, conclude, findings_of
+from firstbad.playbooks.conclude import Ask, conclude
+from firstbad.playbooks.findings import findings_of
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Layer
 from firstbad.playbooks.results import CheckResult, LayerResult, Usage, Verdict, Waiver

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.playbooks.conclude import merge_findings
 from firstbad.playbooks.fill import fill
+from firstbad.playbooks.findings import merge_findings
 from firstbad.playbooks.results import Finding, LeastBad, Onset, Verdict
 from firstbad.tools.evidence import Evidence
 

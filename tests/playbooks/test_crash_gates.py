@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from firstbad.playbooks.conclude import build_finding
+from firstbad.playbooks.findings import build_finding
 from firstbad.playbooks.gate import all_hold, judge
 from firstbad.playbooks.loader import load
 from firstbad.playbooks.model import Check
