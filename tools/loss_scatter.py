@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated
 from firstbad.tools.loss_model import collect_terms
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Run
+from firstbad.tools.segments import OF_THE_LOSS, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 
 FEWEST = 20
@@ -29,7 +29,7 @@ LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.09, 0.3
 fifth over its maximum."""
 
 
-class LossScatter(Dated):
+class LossScatter(HeldToSettings):
     """How far the logged loss strays from the recomputed one."""
 
     n_steps: int
@@ -45,6 +45,7 @@ class LossScatter(Dated):
 
 
 @tool
+@held_to_settings(*OF_THE_LOSS)
 def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
     """Distance of the logged loss from the recomputed one, against the spread of its rows.
 

@@ -8,7 +8,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
-from firstbad.tools.stats import robust_sd
+from firstbad.tools.stats import robust_sd, row_medians
 
 OFF = 0.05
 """KL at step 1, in nats per token, that is dated."""
@@ -58,9 +58,7 @@ def check_reference(run: Run) -> Measured[Reference]:
         raise NoData("no logged KL to the reference at step 1, nor a level of it later on")
     off = first is not None and first > OFF
     level = None if at is None else float(np.median(kl.values[at - BEFORE : at]))
-    ratio = None if at is None or not level else float(kl.values[at : at + 2].max()) / level
-    if at is not None and level and kl.values[at : at + AFTER].max() > STAYS * level:
-        ratio = float(kl.values[at : at + AFTER].max()) / level  # two rows, and back where it was
+    ratio = None if at is None or not level else _fallen_to(kl, at, level)
     step = None if at is None or ratio is None or ratio >= BACK else int(kl.steps[at])
     metrics = Reference(
         kl_first=first,
@@ -90,19 +88,23 @@ def check_reference(run: Run) -> Measured[Reference]:
 
 
 def _lowest(kl: Signal) -> int | None:
-    """Index at which two steps in a row are lowest against the level before them."""
-    n = len(kl.values)
-    if n < BEFORE + 2:
+    """Index at which KL falls farthest against the level before it; None without such a level."""
+    if len(kl.values) < BEFORE + 2:
         return None
-    levels = np.median(np.lib.stride_tricks.sliding_window_view(kl.values, BEFORE), axis=1)
-    at = np.arange(BEFORE, n - 1)
-    level = levels[at - BEFORE]
-    here = np.maximum(kl.values[at], kl.values[at + 1])
-    away = level > LEVEL
-    if not away.any():
-        return None
-    ratio = np.where(away, here / np.where(away, level, 1.0), np.inf)
-    return int(at[np.argmin(ratio)])
+    levels = row_medians(np.lib.stride_tricks.sliding_window_view(kl.values, BEFORE)).tolist()
+    away = {
+        at: level
+        for at, level in zip(range(BEFORE, len(kl.values) - 1), levels, strict=False)
+        if level > LEVEL
+    }
+    return min(away, key=lambda at: _fallen_to(kl, at, away[at])) if away else None
+
+
+def _fallen_to(kl: Signal, at: int, level: float) -> float:
+    """The higher of two steps over the level, or of the next five where KL is back up by then."""
+    next_ = kl.values[at : at + AFTER]
+    lasting = float(next_.max())
+    return (lasting if lasting > STAYS * level else float(next_[:2].max())) / level
 
 
 def _returned(run: Run, step: int) -> bool:

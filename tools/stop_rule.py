@@ -10,8 +10,9 @@ from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.stats import level_shift
+from firstbad.tools.token_counts import characters_of, words_of
 
 FEWEST = 5
 """Steps on each side of the change."""
@@ -57,7 +58,7 @@ def check_stop_rule(run: Run) -> Measured[StopRule]:
         raise NoData(f"fewer than {2 * FEWEST} steps with mean length and truncated share")
     at = shift.index
     rows = RowTable.of(run, list(run.rollouts.batches()))
-    text = [rows.mean(rows.values(unit)) for unit in (_words, _characters)]
+    text = [rows.mean(rows.values(unit)) for unit in (words_of, characters_of)]
     late = rows.steps >= both[at]
     if min(late.sum(), (~late).sum()) < FEWEST // 2:
         raise NoData("no rollouts on both sides of the change of the truncated share")
@@ -85,14 +86,6 @@ def check_stop_rule(run: Run) -> Measured[StopRule]:
     )
 
 
-def _words(batch: RolloutBatch) -> FloatArray:
-    return batch.words
-
-
-def _characters(batch: RolloutBatch) -> FloatArray:
-    return batch.characters
-
-
 def _rise(before: FloatArray, after: FloatArray) -> float:
     """Median of the later values over that of the earlier ones; 0 where those are 0."""
     level = float(np.median(before))
@@ -101,5 +94,5 @@ def _rise(before: FloatArray, after: FloatArray) -> float:
 
 def _cut_for_the_log(rows: RowTable, late: BoolArray) -> bool:
     """Whether many of the longest texts are of the very same length: a writer's limit."""
-    lengths = rows.values(_characters)[late[rows.step]]
+    lengths = rows.values(characters_of)[late[rows.step]]
     return bool(len(lengths) and np.mean(lengths == lengths.max()) > ALIKE)

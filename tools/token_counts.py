@@ -31,7 +31,7 @@ class TokenCounts:
         """Calibrate on the steps given."""
         self.agreement: float | None = None
         """Correlation of estimated and logged step means, all rows or the ended ones: the lower."""
-        self._unit: Unit = _words
+        self._unit: Unit = words_of
         self._line = (1.0, 0.0)
         self._cut: dict[int, tuple[int, float]] = {}
         """Rows that were cut and their length in tokens, by step."""
@@ -40,7 +40,7 @@ class TokenCounts:
             return
         table = RowTable.of(run, batches)
         if rows_complete(run) is False:  # a sample follows the mean of all rows only on average
-            mean, x = table.logged(logged), table.mean(table.values(_words))
+            mean, x = table.logged(logged), table.mean(table.values(words_of))
             both = np.isfinite(x) & np.isfinite(mean)
             if both.sum() >= FEWEST and x[both].any():
                 self._line = (float(mean[both].mean() / x[both].mean()), 0.0)
@@ -64,7 +64,7 @@ class TokenCounts:
         """Logged mean length of the rows that were not cut."""
         ended[some] = (mean - share * cap)[some] / (1 - share)[some]
         best = -1.0
-        for unit in (_words, _characters):
+        for unit in (words_of, characters_of):
             values = table.values(unit)
             x = table.mean(values, ~table.longest(values, n_cut))
             use = np.isfinite(x) & np.isfinite(ended)
@@ -109,11 +109,13 @@ def _cut_rows(run: Run, table: RowTable) -> tuple[FloatArray, FloatArray]:
     return np.round(share * table.size), np.where(np.isfinite(longest), longest, stated)
 
 
-def _words(batch: RolloutBatch) -> FloatArray:
+def words_of(batch: RolloutBatch) -> FloatArray:
+    """(R,) words of each completion."""
     return batch.words
 
 
-def _characters(batch: RolloutBatch) -> FloatArray:
+def characters_of(batch: RolloutBatch) -> FloatArray:
+    """(R,) characters of each completion."""
     return batch.characters
 
 

@@ -82,6 +82,13 @@ def test_two_rows_near_zero_are_no_new_beginning(make_run: MakeRun, measure: Mea
     assert found["first_bad_step"] is None
 
 
+def test_a_dip_does_not_hide_the_new_beginning(make_run: MakeRun, measure: Measure) -> None:
+    signals = history(back=True)
+    signals["kl_ref"][20:22] = [0.0, 0.0]
+    found = measure(TOOL, make_run(config={"beta": 0.1}, signals=signals))
+    assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
+
+
 def test_without_kl(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "KL" in missing(TOOL, make_run())
     assert "step 1" in missing(TOOL, make_run(signals={"kl_ref": [0.2] * 8}, first_step=100))
