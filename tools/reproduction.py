@@ -10,8 +10,10 @@ from firstbad.tools.evidence import Metrics, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 from firstbad.tools.used import Watched
-from firstbad.tools.window import find_first_bad
+from firstbad.tools.window import SHORTEST, find_first_bad, find_move, watched
 
+SAME_SIZE = 0.5
+"""Share of the run's own move that a rerun's must have to be the same failure."""
 NEAR_STEPS = 3
 """Steps by which two failures may differ and still count as one place: bands are that sharp."""
 
@@ -21,7 +23,7 @@ class Reproduction(Metrics):
 
     n_runs: int
     n_failed: int
-    """Runs in which a signal left its band, or whose record ends with an error."""
+    """Runs in which the signal that led here left its band too, at least half as far."""
     step_spread: int | None
     """Last less first of their first bad steps."""
     same_step: bool | None
@@ -40,6 +42,8 @@ class _Failure:
     run: Run
     step: int | None
     signal: str
+    size: float
+    """How far the signal went."""
     batch: str | None
 
 
@@ -56,7 +60,8 @@ def classify_reproduction(run: Run) -> Measured[Reproduction]:
     if not run.replays:
         raise NoData("no rerun was named: `firstbad investigate RUN RERUN ...`")
     replays = [Watched(one) for one in run.replays]
-    found = [_failure(one) for one in (run, *replays)]
+    own = _own_failure(run)
+    found = [own, *(_same_failure(one, own) for one in replays)]
     failed = [f for f in found if f.step is not None]
     steps = [f.step for f in failed if f.step is not None]
     spread = max(steps) - min(steps) if steps else None
@@ -93,7 +98,9 @@ def classify_reproduction(run: Run) -> Measured[Reproduction]:
         if several
         else ""
     )
-    said = f"{len(failed)} of {len(found)} runs leave their band"
+    if own.step is None:
+        return Measured(metrics, "nothing leaves its band in this run", tables=(table,))
+    said = f"`{own.signal}` leaves its band in {len(failed)} of {len(found)} runs"
     return Measured(
         metrics,
         f"{said}, {where}" if where else said,
@@ -106,13 +113,32 @@ def classify_reproduction(run: Run) -> Measured[Reproduction]:
     )
 
 
-def _failure(run: Run) -> _Failure:
+def _own_failure(run: Run) -> _Failure:
+    """The move that leads in the run itself."""
     try:
         found = find_first_bad(run)
     except NoData:
-        return _Failure(run, None, "too few steps", None)
+        return _Failure(run, None, "", 0.0, None)
     step = found.metrics.first_bad_step
-    return _Failure(run, step, found.signal, None if step is None else _batch(run, step))
+    if step is None:
+        return _Failure(run, None, "", 0.0, None)
+    moves = _moves(run)
+    size = moves[found.signal][1] if found.signal in moves else 0.0
+    return _Failure(run, step, found.signal, size, _batch(run, step))
+
+
+def _same_failure(run: Run, own: _Failure) -> _Failure:
+    """The same signal's move in a rerun; what moves less is no failure of that kind."""
+    step, size = _moves(run).get(own.signal, (None, 0.0))
+    if step is None or size < SAME_SIZE * own.size:
+        return _Failure(run, None, own.signal, size, None)
+    return _Failure(run, step, own.signal, size, _batch(run, step))
+
+
+def _moves(run: Run) -> dict[str, tuple[int, float]]:
+    """Step and size of the move of each signal that left its band."""
+    found = ((s, find_move(s, w)) for s, w in watched(run) if len(s.steps) >= SHORTEST + 3)
+    return {s.source_key: (m.first_bad, abs(m.after - m.before)) for s, m in found if m is not None}
 
 
 def _batch(run: Run, step: int) -> str | None:

@@ -73,6 +73,17 @@ def test_a_rerun_too_short_to_fail_counts_as_holding(
     assert (m.n_runs, m.n_failed) == (2, 1)
 
 
+def test_a_small_drift_of_the_signal_is_not_the_same_failure(
+    failing: Callable[..., Run], make_run: Make
+) -> None:
+    kl = 0.02 + 0.001 * np.random.default_rng(1).normal(size=60)
+    kl[24:] += 0.3
+    m = classify_reproduction(
+        replace(failing(30), replays=(make_run(signals={"kl_ref": kl}),))
+    ).metrics
+    assert (m.n_runs, m.n_failed, m.random) == (2, 1, False)
+
+
 def test_without_reruns_there_is_no_data(failing: Callable[..., Run]) -> None:
     with pytest.raises(NoData, match="no rerun was named"):
         classify_reproduction(failing(30))
