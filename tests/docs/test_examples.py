@@ -232,7 +232,7 @@ def test_the_loop_that_records_itself_leaves_a_run_that_is_read(pages: Any, tmp_
     code = block(pages, "docs/recording.md", "record.py", "python")
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
     run = open_run(f"rec:{tmp_path / 'record'}")
-    assert run.last_step == 40
-    assert len(run.captures.steps) == len(run.rollouts.steps) == 40
-    assert run.flight.at(40).first_pass is True
+    assert run.last_step == 60
+    assert len(run.captures.steps) == len(run.rollouts.steps) == 60
+    assert run.flight.at(60).first_pass is True
     assert not [note for note in run.notes if note.code != "not_closed"]
