@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.loss_units import Units, train_whole_batches
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
+from firstbad.tools.run import BoolArray, Capture, FloatArray, Run, Signal
 from firstbad.tools.segments import OF_THE_BATCH, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
@@ -304,6 +305,7 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     if trained is None or length is None:
         raise NoData("no logged count of trained tokens and mean completion length")
     configured = MicrobatchRows(run)
+    trained = _of_whole_batches(run, trained, length)
     steps = [int(s) for s in trained.steps if length.at(int(s))]
     known = [configured.at(step) for step in steps]
     cut = run.signals.get("truncation_rate")
@@ -356,6 +358,17 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
         window=(steps[0], steps[-1]),
         signal="trained tokens per step",
     )
+
+
+def _of_whole_batches(run: Run, trained: Signal, length: Signal) -> Signal:
+    """The count as a mean over all steps of a rollout batch, as the mean length is one.
+
+    A step may train a part of its batch (`steps_per_generation`).
+    """
+    if train_whole_batches(run):
+        return trained
+    units = Units(run, length.steps, trained.steps)
+    return replace(trained, steps=units.starts, values=units.logged(trained))
 
 
 def _whole_rows(per_length: FloatArray) -> float | None:
