@@ -107,6 +107,20 @@ def test_the_kl_term_is_weighed_as_the_loss_is(
     assert found["kl_coefficient"] == pytest.approx(1, abs=1e-3)
 
 
+def test_verl_logs_kl_as_it_aggregates_it(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    kind, kl = "seq-mean-token-sum", [(s % 7) / 10 for s in STEPS]
+    logged = [by_hand(kind, s) + 0.5 * k for s, k in zip(STEPS, kl, strict=True)]
+    run = make_run(
+        rollouts=rollouts(batch),
+        signals={"loss": logged, "kl_ref": kl},
+        config={"loss_type": kind, "beta": 0.5},
+        framework="verl",
+    )
+    assert measure(TOOL, run)["kl_coefficient"] == pytest.approx(1, abs=1e-3)
+
+
 def test_rows_left_out_keep_their_place_in_a_mean_over_rows(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:
