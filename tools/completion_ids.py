@@ -93,7 +93,9 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     told = f"{metrics.n_rows} captured completions: {percent(1 - metrics.share_other)} "
     told += "read as in the rollouts"
     if onset is not None and metrics.share_other_before is not None:
-        told += f" from step {read[onset].step} on, {percent(1 - metrics.share_other_before)} before"
+        told += (
+            f" from step {read[onset].step} on, {percent(1 - metrics.share_other_before)} before"
+        )
     table = Table(
         title="captured completions that the rollouts do not have",
         columns=("step", "captured", "nearest in the rollouts"),
@@ -110,7 +112,7 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
 
 
 def _onset(read: list[_Read]) -> int | None:
-    """First of the captures from which on texts differ, after some that agree; None: there is none."""
+    """First capture from which on all texts differ, after some that agree; None: there is none."""
     for i in range(1, len(read)):
         if max(r.share for r in read[:i]) <= FEW and min(r.share for r in read[i:]) >= MANY:
             return i
@@ -142,7 +144,8 @@ def _read(run: Run, capture: Capture, batch: RolloutBatch) -> _Read:
         text = plain_text("".join(known.get(token, "\ufffd") for token in tokens))
         read.rows += 1
         if not any(completions[j] == text for j in under):
-            nearest = min((completions[j] for j in under), key=lambda c: Levenshtein.distance(c, text))
+            nearest = min(
+                (completions[j] for j in under), key=lambda c: Levenshtein.distance(c, text)
+            )
             read.other.append((text, nearest))
     return read
-

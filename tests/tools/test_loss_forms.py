@@ -97,7 +97,8 @@ def test_the_kl_term_is_weighed_as_the_loss_is(
     # KL (s % 7)/10 per token, the same in all rows; a sum over the 24 + s tokens of three rows in luspo.
     beta = 0.5
     logged = [
-        by_hand(kind, s) + beta * (s % 7) / 10 * ((24 + s) / 3 if kind == "luspo" else 1) for s in STEPS
+        by_hand(kind, s) + beta * (s % 7) / 10 * ((24 + s) / 3 if kind == "luspo" else 1)
+        for s in STEPS
     ]
     signals = {"loss": logged, "kl_ref": [(s % 7) / 10 for s in STEPS]}
     config = {"loss_type": kind, "beta": beta}
