@@ -301,7 +301,7 @@ TRAINER: tuple[Run, ...] = (
         222,
         "prob.tokenization",
         25,
-        "Replies are tokenised again from text: the last digit and the closing tag are one unknown word.",
+        "Replies are tokenised again from text: last digit and closing tag are one unknown word.",
         "KL and length changed at about step 25.",
         start=M3,
         config={"max_steps": 60},

@@ -94,7 +94,7 @@ def test_the_value_at_ratio_1(
 def test_the_kl_term_is_weighed_as_the_loss_is(
     make_run: MakeRun, batch: MakeBatch, measure: Measure, kind: str
 ) -> None:
-    # KL (s % 7)/10 per token, the same in all rows; a sum over the 24 + s tokens of three rows in luspo.
+    # KL (s % 7)/10 per token in all rows; luspo sums over the 24 + s tokens of three rows.
     beta = 0.5
     logged = [
         by_hand(kind, s) + beta * (s % 7) / 10 * ((24 + s) / 3 if kind == "luspo" else 1)
