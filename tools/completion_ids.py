@@ -28,7 +28,7 @@ class CapturedCompletions(Dated):
 
     n_captures: int
     n_rows: int
-    """Captured rows under a prompt of the rollouts."""
+    """Captured rows."""
     share_other: float
     """Of those in the captures from the onset on, or in all: the text is that of no completion
     that the rollouts have under this prompt."""
@@ -56,7 +56,7 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     """Captured completion ids, as text, against the completions of the rollouts.
 
     White space and special tokens are left out of both; a row is compared with the completions
-    under its own prompt. Dated where captures agree with the rollouts up to a step and no longer
+    under its own prompt, or where that is not found with all of the step. Dated where captures agree with the rollouts up to a step and no longer
     from then on: the ids are then not those that were sampled, as after tokenising the text again.
 
     Cannot tell: other ids that spell the same text; anything where the texts never agreed, since
@@ -70,7 +70,7 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     fresh = (c for c in run.captures if c.step in steps and run.fresh_at(c.step))
     read = [r for c in fresh if (r := _read(run, c, run.rollouts.batch(c.step))).rows]
     if not read:
-        raise NoData("no captures of completion ids under a prompt of rollouts of the same step")
+        raise NoData("no captures of completion ids at a step whose rollouts are there")
     onset = _onset(read)
     late = read if onset is None else read[onset:]
     other = [pair for r in late for pair in r.other]
@@ -133,13 +133,10 @@ def _read(run: Run, capture: Capture, batch: RolloutBatch) -> _Read:
     completions = [plain_text(text) for text in batch.completions]
     real = completion_end(run, capture).real
     for i in range(len(ids)):
-        if prompts is None:
-            under = list(range(len(completions)))
-        else:
-            held = [p for p in rows if p and p in prompts[i]]
-            under = rows[max(held, key=len)] if held else []
+        held = [p for p in rows if p and prompts is not None and p in prompts[i]]
+        under = rows[max(held, key=len)] if held else range(len(completions))
         tokens = np.asarray(ids)[i][real[i]].tolist()
-        if not under or not tokens:
+        if not tokens:
             continue
         text = plain_text("".join(known.get(token, "\ufffd") for token in tokens))
         read.rows += 1

@@ -59,8 +59,13 @@ def test_free_ratios(make_run: MakeRun, measure: Measure) -> None:
     assert found["share_at_limit"] < 0.1
 
 
-@pytest.mark.parametrize("signals", [{}, {"ratio_max": [1.0] * 60}, {"ratio_max": [1.3] * 5}])
-def test_without_data(
-    make_run: MakeRun, missing: Callable[..., str], signals: dict[str, list[float]]
+@pytest.mark.parametrize("signals", [{"ratio_max": [1.0] * 60}, {"ratio_max": [1.3] * 5}])
+def test_ratios_that_hardly_leave_1(
+    make_run: MakeRun, measure: Measure, signals: dict[str, list[float]]
 ) -> None:
-    assert "leaves 1" in missing(TOOL, make_run(signals=signals))
+    found = measure(TOOL, make_run(signals=signals))
+    assert (found["n_steps"], found["limit"], found["share_at_limit"]) == (0, None, 0)
+
+
+def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    assert "no ratio_max" in missing(TOOL, make_run())
