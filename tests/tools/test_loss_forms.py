@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -199,3 +200,30 @@ def test_importance_weights_of_an_engine(
     }
     run = make_run(rollouts=rollouts(batch), signals=signals, config=config)
     assert measure(TOOL, run)["slope"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("version", "factor"),
+    [("1.8.0", 0.5), ("1.9", 0.5), ("1.9.1", None), ("1.16.0", None), (None, None)],
+)
+def test_the_factor_that_old_versions_leave_out(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, version: str | None, factor: float | None
+) -> None:
+    """Two updates share a batch, and each loss is divided by the tokens of both."""
+    rows = rollouts(batch)
+    made = [replace(b, step=2 * b.step - 1) for b in rows]
+    logged = [by_hand("dapo", s) / 2 for s in STEPS for _ in range(2)]
+    config = {
+        "loss_type": "dapo",
+        "gradient_accumulation_steps": 4,
+        "steps_per_generation": 8,
+    }
+    run = make_run(rollouts=made, signals={"loss": logged}, config=config, version=version)
+    found = measure(TOOL, run)
+    assert found["slope"] == pytest.approx(0.5, abs=1e-4)
+    assert found["factor_of_version"] == factor
+    assert found["factor_is_of_version"] == (factor is not None)
+    sound = make_run(
+        rollouts=made, signals={"loss": [2 * v for v in logged]}, config=config, version=version
+    )
+    assert not measure(TOOL, sound)["factor_is_of_version"]
