@@ -56,8 +56,9 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     """Captured completion ids, as text, against the completions of the rollouts.
 
     White space and special tokens are left out of both; a row is compared with the completions
-    under its own prompt, or where that is not found with all of the step. Dated where captures agree with the rollouts up to a step and no longer
-    from then on: the ids are then not those that were sampled, as after tokenising the text again.
+    under its own prompt, or where none is found with all of the step. Dated where captures agree
+    with the rollouts up to a step and no longer from then on: the ids are then not those that were
+    sampled, as after tokenising the text again.
 
     Cannot tell: other ids that spell the same text; anything where the texts never agreed, since
     text may be logged without a part of it.

@@ -138,6 +138,29 @@ def test_rows_left_out_keep_their_place_in_a_mean_over_rows(
     assert (found["slope"], found["correlation"]) == (1, 1)
 
 
+def test_finish_reasons_say_which_rows_were_cut(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # Two rows have 40 tokens; the one that ended there is trained.
+    rows = [
+        batch(
+            s,
+            rewards={"r": [1, 0, 0]},
+            advantage=[2, -s / 10, -1],
+            n_tokens=[40, 12, 40],
+            finish=["stop", "stop", "length"],
+        )
+        for s in STEPS
+    ]
+    signals = {
+        "loss": [-(2 - s / 10) / 3 for s in STEPS],
+        "truncation_rate": [1 / 3] * len(STEPS),
+    }
+    config = {"loss_type": "grpo", "mask_truncated_completions": True}
+    found = measure(TOOL, make_run(rollouts=rows, signals=signals, config=config))
+    assert (found["slope"], found["correlation"]) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
