@@ -566,9 +566,14 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
     kept = {30: FlightStep(30, kept="last_good"), 31: FlightStep(31, kept="first_bad")}
+
+    def log(values: dict[str, Array], steps: Array) -> None:
+        values["ratio_max"] = np.ones(len(steps))
+
     return simulate(
         6,
         dumps=12,
+        log=log,
         checkpoints=tuple(saved),
         flight=Flight(list(kept), kept.__getitem__),
         replays=(simulate(7),),
