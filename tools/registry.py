@@ -81,6 +81,7 @@ _MODULES = (
     "loss_scatter",
     "loss_terms",
     "masks",
+    "moments",
     "norms",
     "numerics",
     "optimizer_state",
