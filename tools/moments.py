@@ -235,7 +235,14 @@ def _bound(parameter: ParameterState) -> float | None:
     stored = {parameter.tensors[name].dtype for name in ("exp_avg", "exp_avg_sq")}
     if group is None or not group.is_adam or group.betas is None or not stored <= {"float32", "float64"}:
         return None
-    b1, b2 = group.betas
+    return largest_first_moment(*group.betas)
+
+
+def largest_first_moment(b1: float, b2: float) -> float | None:
+    """Largest abs(m) over sqrt(v) that any gradients give Adam's averages of these weights.
+
+    None where there is none: the first average forgets more slowly than the second.
+    """
     if not 0 <= b1 < 1 or not 0 < b2 < 1 or b1 * b1 >= b2:
         return None
     return float((1 - b1) / np.sqrt((1 - b2) * (1 - b1 * b1 / b2)))

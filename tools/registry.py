@@ -108,6 +108,7 @@ _MODULES = (
     "surprise_change",
     "unscored",
     "variety",
+    "weight_moves",
     "window",
 )
 
