@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import socket
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -60,15 +58,3 @@ def chromium() -> str:
     if found is None:
         pytest.skip("no Chromium on the path")
     return found
-
-
-@pytest.fixture(scope="session")
-def torch_files() -> ModuleType:
-    """Writes files as torch does, without it: `save_torch`, `adam_state`, `moments_of`, ..."""
-    place = ROOT / "tests" / "torch_files.py"
-    spec = importlib.util.spec_from_file_location("torch_files", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -53,7 +53,7 @@ def check_critic(run: Run) -> Measured[Critic]:
     logged = {name: s for name in OF_A_CRITIC if (s := run.signals.get(name)) is not None}
     if not logged:
         if not len(run.signals.steps):
-            raise NoData("no metrics")
+            raise NoData("no metrics are logged")
         return Measured(
             _without(len(run.signals.steps)),
             "no value function is logged: not applicable, as in GRPO",
@@ -94,7 +94,8 @@ def check_critic(run: Run) -> Measured[Critic]:
         parts.append(f"values are off the returns by {number(metrics.bias_late, digits=2)} spreads")
     if metrics.value_loss_late_over_early is not None:
         parts.append(
-            f"value loss goes to {number(metrics.value_loss_late_over_early, digits=2)} of its level"
+            f"value loss goes to {number(metrics.value_loss_late_over_early, digits=2)} of what "
+            "it was"
         )
     return Measured(
         metrics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.inert_pickle import Refused
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Checkpoint, FloatArray, Run
+from firstbad.tools.run import Checkpoint, Run
 from firstbad.tools.saved_state import ParameterState, read_optimizer
 from firstbad.tools.segments import resumes
 
@@ -23,7 +24,7 @@ TINY = 1e-15
 ROUNDING = 1.01
 FEWEST = 5
 """Updates that must be counted before moments of 0 say anything."""
-BROKEN, BLANK, ON_GRID, REPEATED = 0.001, 0.9, 0.99, 0.2
+BROKEN, BLANK, ON_GRID, REPEATED = 0.001, 0.9, 0.99, 0.5
 """Shares of the numbers beyond which a state is dated: impossible, 0, on the grid, repeated."""
 READABLE = "moments in the checkpoints"
 """Title of the table that says which states hold."""
@@ -50,9 +51,9 @@ class Moments(Dated):
     on_grid_share: float
     """Stored with 32 bits, and as bfloat16 would hold them."""
     repeated_share: float
-    """Stored with 32 bits, and equal to another number of the same tensor: a table of few values."""
+    """Stored with 32 bits, and equal to another number of the same tensor."""
     coarse: bool
-    """Nearly all on the grid, or a fifth repeated, in any state."""
+    """Nearly all on the grid, or half of them repeated, in any state."""
     coarse_resumed: bool
     """The run was resumed from such a state, or a resume brought it about."""
     nonfinite_share: float
@@ -80,7 +81,7 @@ class _Shares(NamedTuple):
     def holds(self) -> bool:
         """Whether training can go on from it."""
         broken = max(self.second_zero, self.impossible, self.nonfinite) > BROKEN
-        return not broken and not self.coarse and self.blank <= BLANK
+        return not broken and self.blank <= BLANK
 
 
 @tool
@@ -103,10 +104,9 @@ def check_moments(run: Run) -> Measured[Moments]:
     began = Began(read[-1].step, None)
     if spoiled is not None:
         began = began_between([s.step for s in read if s.holds], spoiled.step, resumed)
-    coarse = next((s for s in read if s.coarse), None)
-    handed_on = coarse is not None and (
-        coarse.step + 1 in resumed or (not began.sampled and began.first_bad_step is not None)
-    )
+    handed_on = _coarse_since(read, resumed)
+    if spoiled is None and handed_on is not None:
+        began = Began(handed_on - 1, handed_on, sampled=False)
     norm = run.signals.get("grad_norm_preclip")
     at = max(read, key=lambda s: s.blank).step
     norms = norm.between(at - 9, at) if norm is not None else np.empty(0)
@@ -121,8 +121,8 @@ def check_moments(run: Run) -> Measured[Moments]:
         norm_logged=round(float(np.median(norms)), 6) if len(norms) else None,
         on_grid_share=max(s.grid for s in read),
         repeated_share=max(s.repeated for s in read),
-        coarse=coarse is not None,
-        coarse_resumed=handed_on,
+        coarse=any(s.coarse for s in read),
+        coarse_resumed=handed_on is not None,
         nonfinite_share=max(s.nonfinite for s in read),
         below_eps_share=max(s.below_eps for s in read),
         last_good_step=began.last_good_step,
@@ -155,18 +155,28 @@ def check_moments(run: Run) -> Measured[Moments]:
                 title=READABLE,
                 columns=(
                     *("checkpoint", "pairs", "no second moment", "impossible", "over bound"),
-                    *("all 0", "on the bfloat16 grid", "repeated", "not finite", "holds"),
+                    *("all 0", "on the bfloat16 grid", "repeated", "not finite", "below epsilon"),
+                    "holds",
                 ),
-                rows=tuple(
-                    (*s[:-1], s.holds)
-                    for s in read
-                ),
+                rows=tuple((*s, s.holds) for s in read),
             ),
         ),
         sources=run.sources,
         window=(read[0].step, read[-1].step),
         signal="moments of the optimizer",
     )
+
+
+def _coarse_since(read: Sequence[_Shares], resumed: Sequence[int]) -> int | None:
+    """Resume from which on moments are coarse: what it went on from was, or became so there."""
+    for n, state in enumerate(read):
+        if state.coarse and state.step + 1 in resumed:
+            return state.step + 1
+        if state.coarse and n and not read[n - 1].coarse:
+            began = began_between([read[n - 1].step], state.step, resumed)
+            if not began.sampled:
+                return began.first_bad_step
+    return None
 
 
 def _shares(checkpoint: Checkpoint) -> _Shares | None:
@@ -213,7 +223,9 @@ def _counts(parameter: ParameterState) -> dict[str, float]:
         ratio[usable] = m[usable] / (bound * root[usable])
     used = parameter.step is not None and parameter.step > FEWEST
     wide = second[:n][second[:n] != 0] if second.dtype == np.float32 else np.empty(0, np.float32)
-    wide = wide[np.isfinite(wide)] if parameter.tensors["exp_avg_sq"].dtype == "float32" else wide[:0]
+    wide = (
+        wide[np.isfinite(wide)] if parameter.tensors["exp_avg_sq"].dtype == "float32" else wide[:0]
+    )
     eps = group.eps if group is not None and group.eps is not None else 0.0
     return {
         "n": n,
@@ -233,7 +245,12 @@ def _bound(parameter: ParameterState) -> float | None:
     """Largest abs(m) / sqrt(v) that any gradients give; None where the averages are others."""
     group = parameter.group
     stored = {parameter.tensors[name].dtype for name in ("exp_avg", "exp_avg_sq")}
-    if group is None or not group.is_adam or group.betas is None or not stored <= {"float32", "float64"}:
+    if (
+        group is None
+        or not group.is_adam
+        or group.betas is None
+        or not stored <= {"float32", "float64"}
+    ):
         return None
     return largest_first_moment(*group.betas)
 

@@ -38,7 +38,8 @@ class OptimizerState(Dated):
     settled: bool
     """The run was never resumed, or a state saved after its last resume could be read."""
     behind_steps: int | None
-    """Most steps by which an optimizer state is behind the schedule of its own checkpoint."""
+    """Most steps by which an optimizer state is behind the schedule of its own checkpoint; here and
+    below of the states that no later one puts right."""
     behind_share: float | None
     """... over the steps of that checkpoint."""
     state_dropped: bool
@@ -46,15 +47,17 @@ class OptimizerState(Dated):
     both_behind_steps: int | None
     """Most steps by which optimizer and schedule are both behind their checkpoint."""
     both_dropped: bool
-    """Behind by more than five steps and a tenth, after a checkpoint that fits or since a resume."""
+    """Behind by more than five steps and a tenth, after a good checkpoint or since a resume."""
     ahead_steps: int | None
     """Most steps by which an optimizer is ahead of its checkpoint, beyond what the first had."""
     state_ahead: bool
     """Ahead by more than five steps and a tenth."""
     schedule_behind_steps: int | None
-    """Most steps by which a schedule is behind an optimizer that counts as many as its checkpoint."""
+    """Most steps by which a schedule is behind an optimizer that counts right."""
     schedule_dropped: bool
     """Behind by more than five steps and a tenth."""
+    saved_wrong: int
+    """Checkpoints that do not fit together though a later one does: not to be gone back to."""
     own_step_off: int | None
     """Largest distance between the step in a checkpoint's name and the one in its own state."""
     rate_off_factor: float | None
@@ -116,18 +119,23 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
         raise NoData("no steps, checkpoints or resumes")
     unread: list[str] = []
     saved = _in_steps([found for c in run.checkpoints if (found := _saved(c, unread)) is not None])
-    behind, at = max(((s.due - s.counted, s.step) for s in saved), default=(None, None))
-    dropped = at is not None and _far(behind, at)
     carried = max(0, saved[0].counted - saved[0].step) if saved else 0
-    ahead, ahead_at = max(((s.counted - s.step - carried, s.step) for s in saved), default=(None, 0))
-    is_ahead = not dropped and _far(ahead, ahead_at)
-    late, late_at = max(((s.schedule_behind, s.step) for s in saved), default=(None, 0))
-    late_schedule = not dropped and not is_ahead and _far(late, late_at)
     fits = {s.step: _fits(s, carried) for s in saved}
-    both, both_at = max(((s.both_behind, s.step) for s in saved), default=(None, 0))
-    seen = any(fit for step, fit in fits.items() if step < both_at) or both in (
-        resume - 1 for resume in resumed
+    # One that is followed by a good one was saved wrong: training did not go on from it.
+    good = max((step for step, fit in fits.items() if fit), default=0)
+    lasting = [s for s in saved if s.step > good] or saved[-1:]
+    behind, at = max(((s.due - s.counted, s.step) for s in lasting), default=(None, None))
+    dropped = at is not None and _far(behind, at)
+    ahead, ahead_at = max(
+        ((s.counted - s.step - carried, s.step) for s in lasting), default=(None, 0)
     )
+    is_ahead = not dropped and _far(ahead, ahead_at)
+    late, late_at = max(((s.schedule_behind, s.step) for s in lasting), default=(None, 0))
+    late_schedule = not dropped and not is_ahead and _far(late, late_at)
+    both, both_at = max(((s.both_behind, s.step) for s in lasting), default=(None, 0))
+    seen = any(fit for step, fit in fits.items() if step < both_at) or both in {
+        resume - 1 for resume in resumed
+    }
     both_dropped = not dropped and seen and _far(both, both_at)
     began = Began(max((step for step, fit in fits.items() if fit), default=None), None)
     if dropped and behind is not None:
@@ -156,6 +164,7 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
         state_ahead=is_ahead,
         schedule_behind_steps=late,
         schedule_dropped=late_schedule,
+        saved_wrong=sum(not fit for step, fit in fits.items() if step < good),
         own_step_off=max((abs(s.own - s.step) for s in saved if s.own is not None), default=None),
         rate_off_factor=None if off is None else round(off, 4),
         rate_stored=stored,
@@ -194,7 +203,9 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
             Table(
                 title=COUNTS,
                 columns=("checkpoint", "its own state", "optimizer", "schedule", "fits"),
-                rows=tuple((s.step, s.own, s.counted, s.planned, fits[s.step]) for s in saved[-40:]),
+                rows=tuple(
+                    (s.step, s.own, s.counted, s.planned, fits[s.step]) for s in saved[-40:]
+                ),
                 cut_rows=max(0, len(saved) - 40),
             ),
         )

@@ -20,9 +20,10 @@ class Passes(Metrics):
 
     updates_per_batch: int
     n_batches: int
-    """Batches that were trained that often, each update logged."""
+    """Batches that were trained that often, each update logged; 0 for one update per batch, where
+    there is nothing to measure."""
     clip_second: float | None
-    """Share of the tokens that are clipped in the second update on a batch; in the first it is 0."""
+    """Share of the tokens that are clipped in the second update on a batch; 0 in the first."""
     clip_last: float | None
     """... and in the last."""
     tail_second: float | None
@@ -46,8 +47,10 @@ def measure_passes(run: Run) -> Measured[Passes]:
     updates = updates_per_batch(run)
     if steps is None:
         raise NoData("neither clip fraction nor ratios are logged")
-    if updates is None or updates < 2 or updates != int(updates):
-        raise NoData("not several updates per batch, or how many is not known")
+    if updates is None or updates != int(updates):
+        raise NoData("how many updates a batch gets is not known")
+    if updates < 2:
+        return Measured(_once(), "each batch of rollouts is trained once")
     first = first_updates(run, steps)
     if first is None or (run.config.number("logging_steps") or 1) > 1:
         raise NoData("which update over its batch a logged step is, is not known")
@@ -89,6 +92,17 @@ def measure_passes(run: Run) -> Measured[Passes]:
             ),
         ),
         window=(int(steps[0]), int(steps[-1])),
+    )
+
+
+def _once() -> Passes:
+    return Passes(
+        updates_per_batch=1,
+        n_batches=0,
+        clip_second=None,
+        clip_last=None,
+        tail_second=None,
+        tail_last=None,
     )
 
 

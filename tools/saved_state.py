@@ -116,21 +116,19 @@ def _parameter(
         if isinstance(name, str) and isinstance(value, StoredTensor)
     }
     counted = tensors.pop("step", None)
-    step: object = kept.get("step")
-    if counted is not None:
-        read = counted.sample() if counted.size == 1 else ()
-        step = float(read[0]) if len(read) else None
+    step = kept.get("step") if counted is None else counted
     return ParameterState(index, _whole(step), tensors, group)
 
 
 def _group(settings: Mapping[object, object]) -> ParameterGroup:
-    betas = _numbers(settings.get("betas"))
+    found = _numbers(settings.get("betas"))
+    betas = (found[0], found[1]) if len(found) == 2 else None
     return ParameterGroup(
         learning_rate=_number(settings.get("lr")),
-        betas=(betas[0], betas[1]) if len(betas) == 2 else None,
+        betas=betas,
         eps=_number(settings.get("eps")),
         weight_decay=_number(settings.get("weight_decay")),
-        is_adam=len(betas) == 2 and "amsgrad" in settings,
+        is_adam=betas is not None and "amsgrad" in settings,
     )
 
 

@@ -161,9 +161,10 @@ def _lost(reward: Signal | None) -> tuple[float | None, int | None]:
     lost = (best - end) / max(1e-9, best - low)
     peak = int(np.argmax(smooth))
     below = np.flatnonzero(smooth[peak:] < best - (best - end) / 2)
-    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]))]) if len(
-        below
-    ) else None
+    if not len(below):
+        return lost, None
+    # The median of five is low once the third of them is.
+    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]) + 2)])
 
 
 def _first(kl: Signal | None, lost_at: int | None) -> int | None:

@@ -11,12 +11,12 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.inert_pickle import Refused
 from firstbad.tools.readers.weights import Bits, Tensor, sampled_weights, weight_files
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Checkpoint, Run
-from firstbad.tools.segments import resumes
-from firstbad.tools.inert_pickle import Refused
 from firstbad.tools.saved_state import read_optimizer
+from firstbad.tools.segments import resumes
 
 MOST_STATES, MOST_WEIGHTS = 20, 8
 """Checkpoints that are read: the last states, and weights spread evenly over the run."""

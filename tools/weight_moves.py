@@ -88,7 +88,9 @@ def measure_weight_moves(run: Run) -> Measured[WeightMoves]:
     over = worst.over_rates
     began = Began(pairs[-1].after, None)
     if over is not None and over > TOO_FAR:
-        good = [step for p in pairs if (p.over_rates or 0) <= TOO_FAR for step in (p.before, p.after)]
+        good = [
+            step for p in pairs if (p.over_rates or 0) <= TOO_FAR for step in (p.before, p.after)
+        ]
         began = began_between([*good, worst.before], worst.after, resumes(run))
     relative = worst.distance / worst.size if worst.size else 0.0
     metrics = WeightMoves(
@@ -162,7 +164,7 @@ def _numbers(bits: Bits) -> FloatArray:
 
 
 def _optimizer(run: Run) -> tuple[bool | None, float]:
-    """Whether it is Adam; the largest rate of its groups over that of the first, which is logged."""
+    """Whether it is Adam; the largest rate of a group over that of the first, which is logged."""
     for checkpoint in reversed(run.checkpoints):
         if "optimizer.pt" in checkpoint.files:
             try:

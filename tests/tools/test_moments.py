@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from firstbad.tools.moments import largest_first_moment
 from firstbad.tools.run import Checkpoint, Run
+from synthetic.torch_files import Bf16, adam_state, moments_of, save_torch
 
 TOOL = "check_moments"
 
@@ -30,14 +30,14 @@ def _gradients() -> Any:
 
 
 @pytest.fixture(name="saved")
-def _saved(tmp_path: Path, torch_files: ModuleType) -> Saved:
+def _saved(tmp_path: Path) -> Saved:
     """A checkpoint with these moments: `saved(60, (first, second))`."""
 
     def build(step: int, *pairs: Any, counted: int | None = None, **settings: Any) -> Checkpoint:
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
-        state = torch_files.adam_state(*pairs, step=counted or step, **settings)
-        torch_files.save_torch(folder / "optimizer.pt", state)
+        state = adam_state(*pairs, step=counted or step, **settings)
+        save_torch(folder / "optimizer.pt", state)
         return Checkpoint(step, folder, ("optimizer.pt",), step)
 
     return build
@@ -76,9 +76,9 @@ def test_the_bound_is_reached() -> None:
 
 
 def test_moments_of_one_run_of_gradients(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType, gradients: Any
+    make_run: MakeRun, measure: Measure, saved: Saved, gradients: Any
 ) -> None:
-    found = measure(TOOL, make_run(checkpoints=(saved(60, torch_files.moments_of(gradients)),)))
+    found = measure(TOOL, make_run(checkpoints=(saved(60, moments_of(gradients)),)))
     assert (found["n_states"], found["n_numbers"]) == (1, 500)
     assert found["second_zero_share"] == found["impossible_share"] == found["blank_share"] == 0
     assert found["largest_over_bound"] < 0.9
@@ -87,9 +87,9 @@ def test_moments_of_one_run_of_gradients(
 
 
 def test_second_moments_that_were_lost(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType, gradients: Any
+    make_run: MakeRun, measure: Measure, saved: Saved, gradients: Any
 ) -> None:
-    first, second = torch_files.moments_of(gradients)
+    first, second = moments_of(gradients)
     half = second.copy()
     half[:125] = 0
     run = make_run(
@@ -102,11 +102,11 @@ def test_second_moments_that_were_lost(
 
 
 def test_moments_of_other_parameters(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType, gradients: Any
+    make_run: MakeRun, measure: Measure, saved: Saved, gradients: Any
 ) -> None:
     # First moments of a parameter whose gradients are 100 times those of the second moments.
-    first, _ = torch_files.moments_of(100 * gradients)
-    _, second = torch_files.moments_of(gradients)
+    first, _ = moments_of(100 * gradients)
+    _, second = moments_of(gradients)
     found = measure(TOOL, make_run(checkpoints=(saved(60, (first, second)),)))
     expected = np.mean(np.abs(first) > 7.2703 * np.sqrt(second) * 1.01)
     assert found["impossible_share"] == pytest.approx(expected)
@@ -115,10 +115,10 @@ def test_moments_of_other_parameters(
 
 
 def test_moments_with_16_bits_are_not_held_against_the_bound(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType
+    make_run: MakeRun, measure: Measure, saved: Saved
 ) -> None:
     """Rounding of an average that moves by less than a unit of its last place adds up."""
-    pair = (torch_files.Bf16([1.0, 1.0]), torch_files.Bf16([1e-6, 1e-6]))
+    pair = (Bf16([1.0, 1.0]), Bf16([1e-6, 1e-6]))
     found = measure(TOOL, make_run(checkpoints=(saved(60, pair),)))
     assert (found["largest_over_bound"], found["impossible_share"]) == (None, 0)
     assert (found["coarse"], found["on_grid_share"]) == (False, 0)
@@ -134,14 +134,14 @@ def test_averages_that_are_none_of_adams(
 
 
 def test_moments_that_are_all_0(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType, gradients: Any
+    make_run: MakeRun, measure: Measure, saved: Saved, gradients: Any
 ) -> None:
     nothing = (np.zeros(500, np.float32), np.zeros(500, np.float32))
     run = make_run(signals={"grad_norm_preclip": [0.5] * 60}, checkpoints=(saved(60, nothing),))
     found = measure(TOOL, run)
     assert (found["blank_share"], found["norm_logged"]) == (1.0, 0.5)
     # Part of a model without any gradient yet, such as rows of tokens that never occur, is normal.
-    good = torch_files.moments_of(gradients)
+    good = moments_of(gradients)
     part = measure(TOOL, make_run(checkpoints=(saved(61, nothing, good),)))
     assert part["blank_share"] == 0.5
     assert part["first_bad_step"] is None
@@ -150,9 +150,9 @@ def test_moments_that_are_all_0(
 
 
 def test_moments_on_the_grid_of_bfloat16(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType, gradients: Any
+    make_run: MakeRun, measure: Measure, saved: Saved, gradients: Any
 ) -> None:
-    first, second = torch_files.moments_of(gradients)
+    first, second = moments_of(gradients)
     cut = (second.view(np.uint32) & 0xFFFF0000).view(np.float32)
     first_cut = (first.view(np.uint32) & 0xFFFF0000).view(np.float32)
     states = (saved(60, (first_cut, cut)), saved(120, (first, second)))
@@ -165,9 +165,9 @@ def test_moments_on_the_grid_of_bfloat16(
 
 
 def test_moments_from_a_table_of_few_values(
-    make_run: MakeRun, measure: Measure, saved: Saved, torch_files: ModuleType, gradients: Any
+    make_run: MakeRun, measure: Measure, saved: Saved, gradients: Any
 ) -> None:
-    first, second = torch_files.moments_of(gradients)
+    first, second = moments_of(gradients)
     largest = float(second.max())
     levels = (np.round(second / largest * 255) / 255 * largest).astype(np.float32)
     found = measure(TOOL, make_run(checkpoints=(saved(60, (first, levels)),)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import Checkpoint, Run
+from synthetic.torch_files import adam_state, save_torch, schedule_state
 
 TOOL = "check_optimizer_state"
 
@@ -20,7 +20,7 @@ Measure = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(name="saved")
-def _saved(tmp_path: Path, torch_files: ModuleType) -> Callable[..., Checkpoint]:
+def _saved(tmp_path: Path) -> Callable[..., Checkpoint]:
     """A checkpoint folder: `saved(120, counted=60, planned=120)`."""
 
     def build(
@@ -35,10 +35,10 @@ def _saved(tmp_path: Path, torch_files: ModuleType) -> Callable[..., Checkpoint]
         folder.mkdir()
         if counted is not None:
             pair = (np.ones(3, np.float32), np.ones(3, np.float32))
-            state = torch_files.adam_state(pair, pair, step=counted, rate=rate)
-            torch_files.save_torch(folder / "optimizer.pt", state)
+            state = adam_state(pair, pair, step=counted, rate=rate)
+            save_torch(folder / "optimizer.pt", state)
         if planned is not None:
-            torch_files.save_torch(folder / "scheduler.pt", torch_files.schedule_state(planned))
+            save_torch(folder / "scheduler.pt", schedule_state(planned))
         names = tuple(sorted(p.name for p in folder.iterdir()))
         return Checkpoint(step=step, path=folder, files=names, state_step=own or step)
 

@@ -20,7 +20,12 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
+WITHOUT_DATA = (
+    "check_moments",
+    "check_stored_weights",
+    "find_still_parameters",
+    "measure_weight_moves",
+)
 """The demo has neither optimizer states nor weights."""
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from firstbad.tools.run import Checkpoint, Run
+from synthetic.torch_files import adam_state, save_torch
 
 TOOL = "measure_weight_moves"
 RATE = 1e-4
@@ -22,7 +22,7 @@ Saved = Callable[..., Checkpoint]
 
 
 @pytest.fixture(name="saved")
-def _saved(tmp_path: Path, torch_files: ModuleType) -> Saved:
+def _saved(tmp_path: Path) -> Saved:
     """A checkpoint with these weights: `saved(60, array, rates=(1e-4,))`."""
 
     def build(step: int, weights: Any, *, dtype: str = "F32", **state: Any) -> Checkpoint:
@@ -34,11 +34,11 @@ def _saved(tmp_path: Path, torch_files: ModuleType) -> Saved:
         data = len(header).to_bytes(8, "little") + header + stored.tobytes()
         (folder / "model.safetensors").write_bytes(data)
         if state:
-            groups = [torch_files.adam_state(step=step, rate=r) for r in state["rates"]]
+            groups = [adam_state(step=step, rate=r) for r in state["rates"]]
             value = {"state": {}, "param_groups": [g["param_groups"][0] for g in groups]}
             if state.get("momentum"):
                 value["param_groups"] = [{"lr": 0.1, "momentum": 0.9, "params": [0]}]
-            torch_files.save_torch(folder / "optimizer.pt", value)
+            save_torch(folder / "optimizer.pt", value)
         return Checkpoint(step, folder, tuple(p.name for p in folder.iterdir()), step)
 
     return build
@@ -81,7 +81,9 @@ def test_a_distance_by_hand(make_run: MakeRun, measure: Measure, saved: Saved) -
     assert found["first_bad_step"] is None
 
 
-def test_weight_decay_is_part_of_the_move(make_run: MakeRun, measure: Measure, saved: Saved) -> None:
+def test_weight_decay_is_part_of_the_move(
+    make_run: MakeRun, measure: Measure, saved: Saved
+) -> None:
     weights = np.full(1000, 10.0)
     run = make_run(
         signals={"learning_rate": [RATE] * 20},
@@ -151,9 +153,7 @@ def test_which_optimizer(
     assert found["moved_over_rates"] is None  # no rate is logged
 
 
-def test_without_data(
-    make_run: MakeRun, missing: Callable[..., str], saved: Saved
-) -> None:
+def test_without_data(make_run: MakeRun, missing: Callable[..., str], saved: Saved) -> None:
     assert "no two checkpoints" in missing(TOOL, make_run())
     half = (saved(10, np.ones(9), dtype="F16"), saved(20, np.ones(9), dtype="F16"))
     assert "32 bits" in missing(TOOL, make_run(checkpoints=half))

@@ -77,7 +77,7 @@ class StoredTensor:
         return math.prod(self.shape)
 
     def sample(self) -> Numbers:
-        """(n,) numbers at up to 2,048 places, spread over the tensor in blocks; bfloat16 as float32.
+        """(n,) numbers at up to 2,048 places, in blocks over the tensor; bfloat16 as float32.
 
         Tensors of equal shape are read at the same places. Empty where the file lacks the storage.
 
@@ -172,7 +172,9 @@ def _directory(stream: IO[bytes], size: int) -> dict[str, _Stored]:
     """
     head = stream.read(64)
     if first_number(head) == OLD_TORCH:
-        raise Refused("it is in the form that torch wrote before 1.6; save it again with a newer one")
+        raise Refused(
+            "it is in the form that torch wrote before 1.6; save it again with a newer one"
+        )
     if not head.startswith(_LOCAL):
         raise Refused("it is no zip as torch writes it")
     stream.seek(max(0, size - _TAIL_BYTES))
@@ -229,9 +231,7 @@ def _long_fields(extra: bytes) -> list[int]:
     return []
 
 
-def _entry(
-    stream: IO[bytes], size: int, name: str, length: int, start: int
-) -> tuple[str, _Stored]:
+def _entry(stream: IO[bytes], size: int, name: str, length: int, start: int) -> tuple[str, _Stored]:
     """Where the bytes of an entry begin: behind its own header, which is padded.
 
     Raises:

@@ -70,7 +70,14 @@ class _Pickler(pickle.Pickler):
             storage = _Storage(kind, whole.tobytes(), whole.size)
             self.storages[key] = (str(len(self.storages)), storage)
         strides = tuple(stride // each for stride in obj.strides)
-        args = (self.storages[key][1], offset // each, obj.shape, strides, False, OrderedDict())
+        args: Any = (
+            self.storages[key][1],
+            offset // each,
+            obj.shape,
+            strides,
+            False,
+            OrderedDict(),
+        )
         return self.modules["torch._utils"]._rebuild_tensor_v2, args
 
     def persistent_id(self, obj: Any) -> Any:
@@ -112,7 +119,7 @@ def adam_state(
     rate: float = 1e-4,
     betas: tuple[float, float] = (0.9, 0.999),
     **settings: object,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The state of torch's AdamW from first and second moments, one parameter for each pair."""
     group = {
         **{"lr": rate, "betas": betas, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False},
@@ -137,9 +144,7 @@ def schedule_state(step: int, rate: float = 1e-4, base: float = 1e-4) -> dict[st
     }
 
 
-def moments_of(
-    gradients: Sequence[Any], betas: tuple[float, float] = (0.9, 0.999)
-) -> tuple[Any, Any]:
+def moments_of(gradients: Any, betas: tuple[float, float] = (0.9, 0.999)) -> tuple[Any, Any]:
     """Adam's moments after these gradients, step by step from its definition, in float32."""
     first = np.zeros_like(np.asarray(gradients[0], np.float32))
     second = first.copy()
