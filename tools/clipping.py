@@ -30,6 +30,10 @@ class Clipping(Dated):
     late_hit_share: float
     """The same in the last third."""
     norm_over_clip_median: float
+    n_captured: int
+    """Updates of which a recorder kept the norm on both sides of clipping."""
+    after_over_clip: float | None
+    """Largest of the norms after clipping over the clip value; above 1 it was not clipped."""
     scale_free: bool | None
     """The optimizer divides by the size of the gradient, as Adam does, so that clipping all steps
     alike changes little. By its name, by the saved state, or the trainer's default; None where
@@ -58,12 +62,20 @@ def measure_clipping(run: Run) -> Measured[Clipping]:
     lasting = lasting[lasting <= len(hits) - 10]
     first = int(lasting[0]) if len(lasting) else None
     steps = signal.steps
+    captured = [
+        norms.after_clip / (norms.clip_value or clip)
+        for kept in run.flight
+        for norms in kept.norms
+        if norms.after_clip is not None
+    ]
     metrics = Clipping(
         n_steps=len(hits),
         clip_value=clip,
         hit_share=round(float(hits.mean()), 6),
         late_hit_share=round(float(np.array_split(hits, 3)[2].mean()), 6),
         norm_over_clip_median=round(float(np.median(signal.values)) / clip, 4),
+        n_captured=len(captured),
+        after_over_clip=round(max(captured), 4) if captured else None,
         scale_free=_scale_free(run),
         last_good_step=int(steps[first - 1]) if first else None,
         first_bad_step=None if first is None else int(steps[first]),

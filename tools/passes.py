@@ -30,6 +30,11 @@ class Passes(Metrics):
     """Largest abs(log-ratio) of the step in the second update, nats."""
     tail_last: float | None
     """... and in the last."""
+    p99_second: float | None
+    """abs(log) of the ratio that one in a hundred tokens exceeds, in the second update, nats; where
+    a recorder keeps the ledger of micro-batches."""
+    p99_last: float | None
+    """... and in the last."""
 
 
 @tool
@@ -52,13 +57,21 @@ def measure_passes(run: Run) -> Measured[Passes]:
     if updates < 2:
         return Measured(_once(), "each batch of rollouts is trained once")
     first = first_updates(run, steps)
-    if first is None or (run.config.number("logging_steps") or 1) > 1:
+    begins = np.array([s.step for s in run.flight if s.first_pass], np.int64)  # a recorder's word
+    if first is not None and not len(begins):
+        begins = steps[first]
+    if not len(begins) or (run.config.number("logging_steps") or 1) > 1:
         raise NoData("which update over its batch a logged step is, is not known")
-    starts = _whole_batches(steps, steps[first], int(updates))
+    starts = _whole_batches(steps, begins, int(updates))
     if len(starts) < FEWEST:
         raise NoData(f"fewer than {FEWEST} batches of {int(updates)} logged updates")
     rows = [
-        (at + 1, _median(clip, starts + at), _tail(high, low, starts + at))
+        (
+            at + 1,
+            _median(clip, starts + at),
+            _tail(high, low, starts + at),
+            _ledger(run, starts + at),
+        )
         for at in range(int(updates))
     ]
     metrics = Passes(
@@ -68,6 +81,8 @@ def measure_passes(run: Run) -> Measured[Passes]:
         clip_last=rows[-1][1],
         tail_second=rows[1][2],
         tail_last=rows[-1][2],
+        p99_second=rows[1][3],
+        p99_last=rows[-1][3],
     )
     parts = []
     if metrics.clip_last is not None and metrics.clip_second is not None:
@@ -86,7 +101,7 @@ def measure_passes(run: Run) -> Measured[Passes]:
         tables=(
             Table(
                 title="by update over the batch",
-                columns=("update", "clip fraction", "largest log-ratio"),
+                columns=("update", "clip fraction", "largest log-ratio", "P99 of the log-ratio"),
                 rows=tuple(rows[:40]),
                 cut_rows=max(0, len(rows) - 40),
             ),
@@ -103,6 +118,8 @@ def _once() -> Passes:
         clip_last=None,
         tail_second=None,
         tail_last=None,
+        p99_second=None,
+        p99_last=None,
     )
 
 
@@ -112,7 +129,7 @@ def _whole_batches(steps: IntArray, starts: IntArray, updates: int) -> IntArray:
     whole = [
         step
         for step, after in zip(begins, [*begins[1:], begins[-1] + updates], strict=True)
-        if after - step == updates and logged.issuperset(range(step, step + updates))
+        if after - step >= updates and logged.issuperset(range(step, step + updates))
     ]
     return np.array(whole, np.int64)
 
@@ -121,6 +138,17 @@ def _median(signal: Signal | None, steps: IntArray) -> float | None:
     found = [signal.at(step) for step in steps.tolist()] if signal is not None else []
     values = [value for value in found if value is not None]
     return round(float(np.median(values)), 6) if values else None
+
+
+def _ledger(run: Run, steps: IntArray) -> float | None:
+    """Median over the captured steps of the largest log of P99 of their micro-batches."""
+    tails = []
+    for step in steps.tolist():
+        if step in run.flight.steps:
+            ratios = [m.ratio_p99 for m in run.flight.at(step).microbatches]
+            logs = [abs(float(np.log(r))) for r in ratios if r is not None and r > 0]
+            tails += [max(logs)] if logs else []
+    return round(float(np.median(tails)), 6) if tails else None
 
 
 def _tail(high: Signal | None, low: Signal | None, steps: IntArray) -> float | None:

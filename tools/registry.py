@@ -113,6 +113,7 @@ _MODULES = (
     "surprise",
     "surprise_change",
     "unscored",
+    "update_size",
     "variety",
     "weight_moves",
     "window",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firstbad.tools.flight import Flight, FlightStep, Norms
 from firstbad.tools.run import Checkpoint, Run
 from synthetic.torch_files import adam_state, save_torch
 
@@ -80,3 +81,15 @@ def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "norms" in missing(TOOL, make_run(config={"max_grad_norm": 1.0}))
     run = make_run(signals={"grad_norm_preclip": [1.0] * 20}, config={"max_grad_norm": 0.0})
     assert "max_grad_norm" in missing(TOOL, run)
+
+
+def test_norms_on_both_sides_of_clipping(make_run: MakeRun, measure: Measure) -> None:
+    norms = [Norms(before_clip=4.0, after_clip=1.0, clip_value=1.0), Norms(4.0, 1.5, 1.0)]
+    kept = {3: FlightStep(3, norms=tuple(norms)), 5: FlightStep(5, norms=(Norms(2.0, None),))}
+    run = make_run(
+        signals={"grad_norm_preclip": [4.0] * 20},
+        config={"max_grad_norm": 1.0},
+        flight=Flight(list(kept), kept.__getitem__),
+    )
+    found = measure(TOOL, run)
+    assert (found["n_captured"], found["after_over_clip"]) == (2, 1.5)

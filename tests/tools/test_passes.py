@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firstbad.tools.flight import Flight, FlightStep, Microbatch
 from firstbad.tools.run import Run
 
 TOOL = "measure_passes"
@@ -67,3 +68,25 @@ def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "fewer than 3" in missing(
         TOOL, make_run(signals={"clip_frac_total": [0.0] * 8}, config=SETTINGS)
     )
+
+
+def test_the_ledger_of_a_recorder(make_run: MakeRun, measure: Measure) -> None:
+    # It tells which updates are the first, and P99 of each micro-batch: the larger one counts.
+    kept = {
+        step: FlightStep(
+            step,
+            first_pass=step % 4 == 1,
+            microbatches=tuple(
+                Microbatch(ratio_p99=float(np.exp(x * ((step - 1) % 4)))) for x in (0.1, 0.2)
+            ),
+        )
+        for step in range(1, 21)
+    }
+    run = make_run(
+        signals={"clip_frac_total": [0.0, 0.1, 0.1, 0.2] * 5},
+        config={"updates_per_batch": 4},
+        flight=Flight(list(kept), kept.__getitem__),
+    )
+    found = measure(TOOL, run)
+    assert (found["n_batches"], found["clip_last"]) == (5, 0.2)
+    assert (found["p99_second"], found["p99_last"]) == (pytest.approx(0.2), pytest.approx(0.6))
