@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,19 @@ class SecondMomentsSmaller(Saving):
         self.moments[1][:] /= 1e6
 
 
+class SecondMomentsReset(Saving):
+    """Second moments begin at 0 at the resume; first moments and counts do not. It overflows."""
+
+    resumed_at = 41
+
+    def resume(self) -> None:
+        self.moments[1][:] = 0
+
+    def run(self, folder: Path) -> Path:
+        with np.errstate(all="ignore"):
+            return super().run(folder)
+
+
 class PlainGradient(Trainer):
     """Gradient descent without momentum; its steps go with the size of the gradient."""
 
@@ -192,5 +206,6 @@ CASES = [
     Case("o14", ValuesDriven, "incident", "opt.critic"),
     Case("o15", WithValues, "healthy", twin_of="opt.critic"),
     Case("o17", lambda: RaisedRate(rate=0.01), "incident", "opt.lr_jump", (45, 45)),
+    Case("o18", SecondMomentsReset, "incident", "opt.state_mismatch", (41, 41)),
     Case("o16", ScheduleKept, "healthy", twin_of="opt.lr_jump"),
 ]

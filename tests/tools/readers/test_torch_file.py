@@ -238,3 +238,14 @@ def test_any_bytes_give_a_value_or_a_refusal(
         path.write_bytes(written)
         with contextlib.suppress(Refused):
             assert read_torch_file(path) is None or read_torch_file(path)
+
+
+def test_a_zip_with_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is written for files of more than 4 GiB."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 8)
+    save_torch(tmp_path / "state.pt", {"a": np.arange(6, dtype=np.float32), "b": np.ones(3)})
+    data = (tmp_path / "state.pt").read_bytes()
+    assert b"PK\6\6" in data
+    found: Any = read_torch_file(tmp_path / "state.pt")
+    assert found["a"].sample().tolist() == [0, 1, 2, 3, 4, 5]
+    assert found["b"].sample().tolist() == [1, 1, 1]
