@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.flight import Flight, FlightStep
+from firstbad.tools.flight import Flight, FlightStep, ParameterGroup
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -564,7 +564,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    kept = {30: FlightStep(30, kept="last_good"), 31: FlightStep(31, kept="first_bad")}
+    norms = (ParameterGroup("all", update_norm=1e-3, weight_norm=1.0),)
+    kept = {
+        30: FlightStep(30, kept="last_good", parameters=norms),
+        31: FlightStep(31, kept="first_bad", parameters=norms),
+    }
     return simulate(
         6,
         dumps=12,
