@@ -46,6 +46,7 @@ def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
         "requests": [r.model_dump() for r in verdict.requests],
         "do_now": [asdict(row) for row in page.actions],
         "resume_from": verdict.resume_from,
+        "passed_over": list(verdict.passed_over),
         "least_bad": None if verdict.least_bad is None else verdict.least_bad.model_dump(),
         "reading": [dict(r) for r in incident.record().reading],
         "usage": verdict.usage.model_dump(),

@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from firstbad.playbooks.gate import Seen
 from firstbad.playbooks.results import LeastBad, Onset
+from firstbad.tools.moments import READABLE
+from firstbad.tools.optimizer_state import COUNTS
+
+
+def unfit_checkpoints(seen: Seen) -> dict[int, str]:
+    """Checkpoints whose parts do not belong together, by step: what is wrong with each."""
+    found: dict[int, str] = {}
+    for table in (table for evidence in seen.values() for table in evidence.tables):
+        for row in table.rows if table.title in (COUNTS, READABLE) else ():
+            if row[-1] is False and isinstance(row[0], int):
+                told = _counts(row) if table.title == COUNTS else "its moments do not hold"
+                found.setdefault(row[0], told)
+    return found
+
+
+def _counts(row: Sequence[object]) -> str:
+    """Steps of the parts of a checkpoint, in words."""
+    _, own, optimizer, schedule, _ = row
+    parts = (("model", own), ("optimizer", optimizer), ("schedule", schedule))
+    return "its " + ", its ".join(f"{name} is of step {n}" for name, n in parts if n is not None)
+
+
+def passed_over(unfit: Mapping[int, str], onset: Onset, named: str | None) -> tuple[str, ...]:
+    """Checkpoints before the onset that are newer than the one named for the rollback, and why."""
+    if onset.first_bad is None or onset.from_start:
+        return ()
+    start = -1 if named is None else int(named.rpartition("-")[2])
+    return tuple(
+        f"checkpoint-{step}: {why}"
+        for step, why in sorted(unfit.items())
+        if start < step < onset.earliest
+    )
 
 
 def resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:

@@ -6,7 +6,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from firstbad.playbooks.checkpoints import least_bad_of, resume_from
+from firstbad.playbooks.checkpoints import (
+    least_bad_of,
+    passed_over,
+    resume_from,
+    unfit_checkpoints,
+)
 from firstbad.playbooks.complaints import (
     Open,
     answers_to,
@@ -152,6 +157,9 @@ def conclude(
     if outcome == "undetermined" and not requests:
         requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
     spoiled = first_spoiled(findings).first_bad if findings else None
+    unfit = unfit_checkpoints(seen)
+    whole = [step for step in checkpoint_steps if step not in unfit]
+    back_to = resume_from(spoiled, whole) if spoiled else None
     conditional = (*waived, *(open_layers if findings else ()))
     if findings and conditional:
         findings = [weaken(f, conditional) for f in findings]
@@ -184,8 +192,9 @@ def conclude(
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
-        resume_from=resume_from(spoiled, checkpoint_steps) if spoiled else None,
-        least_bad=least_bad_of(spoiled, checkpoint_steps) if spoiled else None,
+        resume_from=back_to,
+        passed_over=passed_over(unfit, spoiled, back_to) if spoiled else (),
+        least_bad=least_bad_of(spoiled, whole) if spoiled else None,
         playbooks=(loaded.ref,),
         usage=usage,
         versions=dict(versions),

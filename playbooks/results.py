@@ -233,7 +233,9 @@ class Verdict(Record):
     not_checked: tuple[NotChecked, ...]
     requests: tuple[Request, ...]
     resume_from: str | None = None
-    """Last checkpoint before the onset."""
+    """Last checkpoint before the onset whose parts belong together."""
+    passed_over: tuple[str, ...] = ()
+    """Newer ones before the onset that are not, each with what is wrong with it."""
     least_bad: LeastBad | None = None
     """Where there is none before it: the first one after."""
     playbooks: tuple[PlaybookRef, ...]

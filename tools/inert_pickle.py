@@ -1,4 +1,4 @@
-"""Plain values of a saved settings object, read off its pickle without carrying anything out.
+"""What a pickle describes, read off without carrying anything out: plain values and inert stubs.
 
 The operations are listed, as a disassembler does, and followed on a stack of plain values. What
 would be imported stays a name, what would be called keeps its arguments, and nothing else happens.
@@ -29,22 +29,22 @@ _HARMLESS = frozenset(
         *("datetime.timedelta", "pathlib.Path", "pathlib.PosixPath", "pathlib.WindowsPath"),
     }
 )
-"""All that settings need of the standard library."""
+"""All that settings and states need of the standard library."""
 
 
 class Refused(ValueError):
-    """No settings, or more than settings are; the text says what."""
+    """Not what it should be, or more than that is; the text says what."""
 
 
 @dataclass(frozen=True)
-class _Name:
+class Name:
     """What would have been imported."""
 
     text: str
 
 
 @dataclass
-class _Object:
+class Made:
     """What would have been made: a class or function, its arguments, and the state set on it."""
 
     of: object
@@ -53,10 +53,12 @@ class _Object:
 
 
 class _Opaque:
-    """A value that is none of a setting."""
+    """A value that is of no use here."""
 
 
 _OPAQUE = _Opaque()
+Stub = Callable[[object], object]
+"""Gives what stands for something that lies outside the pickle, by what the pickle calls it."""
 _OLD_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 """Modules as protocols 0 to 2 call them."""
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -91,17 +93,21 @@ def settings_in(pickled: bytes, skip: int = 0) -> dict[str, object]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an odd escape in a text; it would be printed
             for _ in range(skip):
-                _follow(stream)
-            found = _follow(stream)
+                follow(stream)
+            found = follow(stream)
     except Refused:
         raise
     except _BROKEN:
         raise Refused("it is cut off, or no pickle") from None
-    state = found.state if isinstance(found, _Object) else None
+    state = found.state if isinstance(found, Made) else None
     plain = _Plain().of(state) if state else None
     if not isinstance(plain, dict) or not plain:
         raise Refused("it holds no object with fields")
     return plain
+
+
+OLD_TORCH = 0x1950A86A20F9469CFC6C
+"""First pickle of what torch saved before 1.6: that, a version and the machine come first."""
 
 
 def first_number(pickled: bytes) -> int | None:
@@ -109,14 +115,33 @@ def first_number(pickled: bytes) -> int | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = _follow(BytesIO(pickled[:64]))
+            found = follow(BytesIO(pickled[:64]))
     except _BROKEN:
         return None
     return found if isinstance(found, int) else None
 
 
-def _follow(stream: BytesIO) -> object:
-    """What one pickle describes, as plain values, `_Name` and `_Object`."""
+def follow(
+    stream: BytesIO,
+    *,
+    most: int = MAX_OPERATIONS,
+    kind: str = "settings",
+    outside: Stub = lambda called: _OPAQUE,
+) -> object:
+    """What one pickle describes, as plain values, `Name`, `Made` and what `outside` gives.
+
+    Maps keep the keys that are text or whole numbers; bytes are left out.
+
+    Args:
+        stream: at its beginning; it is left behind its end.
+        most: operations beyond which it is refused.
+        kind: what it should hold, in the plural, for the refusal.
+        outside: gives what stands for a thing that the pickle only names (a persistent id).
+
+    Raises:
+        Refused: too many operations, cut off, or naming what no such thing needs.
+        ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error: no pickle.
+    """
     stack: list[Any] = []
     below: list[list[Any]] = []
     memo: dict[object, Any] = {}
@@ -128,8 +153,8 @@ def _follow(stream: BytesIO) -> object:
 
     for done, (op, arg, _) in enumerate(pickletools.genops(stream)):
         name = op.name
-        if done >= MAX_OPERATIONS:
-            raise Refused(f"it has more than {MAX_OPERATIONS:,} operations")
+        if done >= most:
+            raise Refused(f"it has more than {most:,} operations")
         if name in ("PROTO", "FRAME"):
             pass
         elif name == "STOP":
@@ -143,7 +168,7 @@ def _follow(stream: BytesIO) -> object:
         elif name in _BYTES or name in ("BYTEARRAY8", "PERSID"):
             stack.append(_OPAQUE)
         elif name == "BINPERSID":
-            stack[-1] = _OPAQUE
+            stack[-1] = outside(stack[-1])
         elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
             memo[arg] = stack[-1]
         elif name == "MEMOIZE":
@@ -183,37 +208,37 @@ def _follow(stream: BytesIO) -> object:
             items = since_mark()
             _update(stack[-1], items)
         elif name == "GLOBAL":
-            stack.append(_name(*str(arg).split(" ", 1)))
+            stack.append(_name(*str(arg).split(" ", 1), kind=kind))
         elif name == "STACK_GLOBAL":
             attribute, module = stack.pop(), stack.pop()
-            stack.append(_name(module, attribute))
+            stack.append(_name(module, attribute, kind=kind))
         elif name in ("REDUCE", "NEWOBJ"):
             args = stack.pop()
-            stack[-1] = _Object(stack[-1], args)
+            stack[-1] = Made(stack[-1], args)
         elif name == "NEWOBJ_EX":
             del stack[-2:]
-            stack[-1] = _Object(stack[-1])
+            stack[-1] = Made(stack[-1])
         elif name == "OBJ":
             made_of, *args = since_mark()
-            stack.append(_Object(made_of, tuple(args)))
+            stack.append(Made(made_of, tuple(args)))
         elif name == "INST":
             args = since_mark()
-            stack.append(_Object(_name(*str(arg).split(" ", 1)), tuple(args)))
+            stack.append(Made(_name(*str(arg).split(" ", 1), kind=kind), tuple(args)))
         elif name == "BUILD":
             state = stack.pop()
             _build(stack[-1], state)
         else:
-            raise Refused(f"it holds the operation {name}, which no settings need")
+            raise Refused(f"it holds the operation {name}, which no {kind} need")
     raise Refused("it is cut off")
 
 
-def _name(module: object, attribute: object) -> _Name:
-    """What would be imported; of the standard library only what settings need."""
+def _name(module: object, attribute: object, *, kind: str) -> Name:
+    """What would be imported; of the standard library only what settings and states need."""
     text = f"{_OLD_NAMES.get(str(module), module)}.{attribute}"
     if text.partition(".")[0] in sys.stdlib_module_names and text not in _HARMLESS:
         shown = "".join(c for c in text[:80] if c.isprintable() and c != "`")
-        raise Refused(f"it names `{shown}`, which no settings need")
-    return _Name(text)
+        raise Refused(f"it names `{shown}`, which no {kind} need")
+    return Name(text)
 
 
 def _extend(target: object, items: Iterable[object]) -> None:
@@ -221,14 +246,14 @@ def _extend(target: object, items: Iterable[object]) -> None:
         target.extend(items)
 
 
-def _pairs(items: list[Any]) -> dict[str, object]:
-    """Keys and values in turn; only texts are names of settings."""
+def _pairs(items: list[Any]) -> dict[str | int, object]:
+    """Keys and values in turn; settings are named by texts, the states of parameters by numbers."""
     keys, values = items[::2], items[1::2]
-    return {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str)}
+    return {k: v for k, v in zip(keys, values, strict=True) if isinstance(k, str | int)}
 
 
 def _update(target: object, items: list[Any]) -> None:
-    found = target.state if isinstance(target, _Object) else target
+    found = target.state if isinstance(target, Made) else target
     if isinstance(found, dict):
         found.update(_pairs(items))
 
@@ -237,7 +262,7 @@ def _build(made: object, state: object) -> None:
     """Give an object its fields; the map is not copied, so that many of these take no time."""
     parts = state if isinstance(state, tuple) else (state,)
     fields = next((part for part in parts if isinstance(part, dict) and part), None)
-    if isinstance(made, _Object) and fields is not None and not made.state:
+    if isinstance(made, Made) and fields is not None and not made.state:
         made.state = fields
 
 
@@ -253,7 +278,10 @@ class _Plain:
         Raises:
             Refused: nested too deep, or too much in all.
         """
-        texts = value if isinstance(value, dict) else [value] if isinstance(value, str) else ()
+        texts = [value] if isinstance(value, str) else []
+        if isinstance(value, dict):
+            texts = [name for name in value if isinstance(name, str)]
+            self.parts += len(value) - len(texts)
         self.parts += 1 + sum(len(text) // 64 for text in texts)
         if depth > MAX_DEPTH or self.parts > MAX_PARTS:
             raise Refused("its values are nested deeper, or are more, than settings are")
@@ -261,24 +289,24 @@ class _Plain:
             return value
         if isinstance(value, int):
             return value if abs(value) < MAX_WHOLE else _OPAQUE
-        if isinstance(value, _Name):
+        if isinstance(value, Name):
             return value.text
-        if isinstance(value, _Object):
+        if isinstance(value, Made):
             return self._object(value, depth)
         if isinstance(value, list | tuple):
             items = [self.of(item, depth + 1) for item in value]
             return _OPAQUE if _OPAQUE in items else items
         if isinstance(value, dict):
-            found = {k: self.of(v, depth + 1) for k, v in value.items()}
+            found = {name: self.of(value[name], depth + 1) for name in texts}
             return {k: v for k, v in found.items() if v is not _OPAQUE}
         return _OPAQUE
 
-    def _object(self, value: _Object, depth: int) -> object:
+    def _object(self, value: Made, depth: int) -> object:
         """An enum's value or member, or the fields of an object."""
         if value.state:
             return self.of(value.state, depth + 1)
         args = value.args if isinstance(value.args, tuple) else ()
-        if isinstance(value.of, _Name) and value.of.text == "builtins.getattr":
+        if isinstance(value.of, Name) and value.of.text == "builtins.getattr":
             return args[1].lower() if len(args) == 2 and isinstance(args[1], str) else _OPAQUE
         if len(args) == 1 and isinstance(args[0], str | int | float):
             return self.of(args[0], depth + 1)

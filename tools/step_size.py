@@ -30,6 +30,9 @@ class StepSize(HeldToSettings):
     """Share of the best reward level (above its lowest possible start) that is gone at the end."""
     runaway: bool
     """KL above 0.5 nats together with norm or entropy far from where they began, reward lost."""
+    unheld: bool
+    """The settings ask for no KL (`beta` 0) and none is logged; norm and entropy far from where
+    they began, reward lost."""
     updates_per_batch: float | None
     clip_late: float | None
     reuse_alarm: bool
@@ -80,8 +83,18 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         and lost > 0.5
         and ((growth or 0) > 3 or (change or 0) > 0.4)
     )
+    unheld = (
+        not reuse
+        and kl is None
+        and run.config.number("beta") == 0
+        and stated_from(run, "beta") is None
+        and lost is not None
+        and lost > 0.5
+        and (growth or 0) > 3
+        and (change or 0) > 0.4
+    )
     jump = bool(resume and (resume[1] or 0) > 4 and (resume[2] or 0) > 0.02)
-    first = began if runaway or reuse else (resume[0] if jump and resume else None)
+    first = began if runaway or reuse or unheld else (resume[0] if jump and resume else None)
     rate = run.signals.get("learning_rate")
     steps = norm.steps
     metrics = StepSize(
@@ -92,6 +105,7 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         entropy_change=_r(change),
         reward_lost=_r(lost),
         runaway=bool(runaway),
+        unheld=bool(unheld),
         updates_per_batch=updates,
         clip_late=_r(late),
         reuse_alarm=bool(reuse),
@@ -111,7 +125,7 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         parts.append(
             f"KL reaches {number(kl_peak, digits=3)} nats per token (median of five steps)"
         )
-    if lost is not None and (runaway or reuse):
+    if lost is not None and (runaway or reuse or unheld):
         parts.append(f"{percent(lost)} of the best reward level is lost at the end")
     return Measured(
         metrics,
@@ -147,9 +161,10 @@ def _lost(reward: Signal | None) -> tuple[float | None, int | None]:
     lost = (best - end) / max(1e-9, best - low)
     peak = int(np.argmax(smooth))
     below = np.flatnonzero(smooth[peak:] < best - (best - end) / 2)
-    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]))]) if len(
-        below
-    ) else None
+    if not len(below):
+        return lost, None
+    # The median of five is low once the third of them is.
+    return lost, int(reward.steps[min(len(reward.steps) - 1, peak + int(below[0]) + 2)])
 
 
 def _first(kl: Signal | None, lost_at: int | None) -> int | None:

@@ -11,11 +11,12 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.inert_pickle import Refused
 from firstbad.tools.readers.weights import Bits, Tensor, sampled_weights, weight_files
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Checkpoint, Run
+from firstbad.tools.saved_state import read_optimizer
 from firstbad.tools.segments import resumes
-from firstbad.tools.torch_state import step_counts
 
 MOST_STATES, MOST_WEIGHTS = 20, 8
 """Checkpoints that are read: the last states, and weights spread evenly over the run."""
@@ -109,7 +110,7 @@ def find_still_parameters(run: Run) -> Measured[StillParameters]:
     states = [
         _Counts(c.step, found)
         for c in run.checkpoints[-MOST_STATES:]
-        if "optimizer.pt" in c.files and (found := step_counts(c.path / "optimizer.pt"))
+        if "optimizer.pt" in c.files and (found := _counts(c))
     ]
     saved = [c for c in run.checkpoints if weight_files(c)]
     moved = _moved(_spread(saved))
@@ -161,6 +162,14 @@ def find_still_parameters(run: Run) -> Measured[StillParameters]:
         signal="steps counted for each tensor" if counted else "weights in the checkpoints",
         quote=f"They are {names}." if names else "",
     )
+
+
+def _counts(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Steps counted for each parameter; none where the file can't be read."""
+    try:
+        return read_optimizer(checkpoint.path / "optimizer.pt").step_counts
+    except Refused:
+        return ()
 
 
 def _spread(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

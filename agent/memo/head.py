@@ -239,14 +239,19 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
         at = f" up to step {step(onset.bracket_start)}"
     elif onset.first_bad is not None:
         at = f" before step {step(onset.first_bad)}"
+    over = "; ".join(map(one_line, verdict.passed_over))
+    none = f"no whole checkpoint{at} was found ({over})" if over else f"no checkpoint{at} was found"
     if (least := verdict.least_bad) is not None:
         return (
-            f"start again: no checkpoint{at} was found. If that costs too much, "
+            f"start again: {none}. If that costs too much, "
             f"`{one_line(least.checkpoint)}` holds the fewest bad updates, {_updates(least, onset)}"
         )
     if verdict.resume_from is None:
-        return f"no checkpoint{at} was found; start again, or from one kept elsewhere"
-    return f"from `{one_line(verdict.resume_from)}`, the last checkpoint{at}"
+        return f"{none}; start again, or from one kept elsewhere"
+    last = (
+        f"from `{one_line(verdict.resume_from)}`, the last{' whole' if over else ''} checkpoint{at}"
+    )
+    return f"{last}; passed over: {over}" if over else last
 
 
 def _updates(least: LeastBad, onset: Onset) -> str:

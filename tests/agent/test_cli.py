@@ -20,7 +20,8 @@ Fb = Callable[..., tuple[int, str, str]]
 KEYS = {
     "schema", "incident", "outcome", "window", "first_bad", "noticed_step", "layers", "cause",
     "findings", "conditional_on", "waivers", "not_checked", "requests", "usage", "memo",
-    "do_now", "resume_from", "reading", "headline", "complaint", "answers", "least_bad",
+    "do_now", "resume_from", "passed_over", "reading", "headline", "complaint", "answers",
+    "least_bad",
 }  # fmt: skip
 
 

@@ -99,7 +99,11 @@ def test_the_code_of_the_pages_passes_their_tests(pages: Any, tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--no-header", "."],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(package), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{package}{os.pathsep}{TESTS}",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

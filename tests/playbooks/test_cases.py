@@ -58,6 +58,7 @@ LEADING = {
     "lynx": ("incident", "prob.weight_sync", 100),
     "magpie": ("incident", "reward.hack_format", 41),
     "mamba": ("incident", "num.clamp_in_objective", 3),
+    "mink": ("incident", "opt.state_mismatch", 61),
     "mole": ("incident", "collapse.all_wrong", 1),
     "moose": ("incident", "reward.phase_change", 60),
     "ocelot": ("incident", "grad.frozen", 61),

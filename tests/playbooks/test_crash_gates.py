@@ -831,6 +831,7 @@ def test_a_pinned_policy_learns_nothing(figures: dict[str, Any], outcome: str) -
     }
     budget |= {"reward_gain": 0.006, "reward_gain_z": 0.3, "first_bad_step": 1} | figures
     steps = {"n_steps": 120, "runaway": False, "reuse_alarm": False, "resume_jump": False}
+    steps |= {"unheld": False}
     found = judged("optimizer", "step_size", steps=steps, norms=None, budget=budget)
     assert found.outcome == outcome
 

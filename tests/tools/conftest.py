@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.flight import Flight, FlightStep
+from firstbad.tools.flight import Flight, FlightStep, ParameterGroup
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -36,6 +34,7 @@ from firstbad.tools.run import (
     Signals,
     Vocabulary,
 )
+from synthetic.torch_files import adam_state, moments_of, save_torch
 
 Array = npt.NDArray[np.float64]
 
@@ -552,24 +551,28 @@ def _simulate() -> Callable[..., Run]:
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A simulated run in which nothing is wrong, with twelve captures and two checkpoints."""
     root = tmp_path_factory.mktemp("healthy")
-    saved = []
+    rng = np.random.default_rng(30)
+    weights, saved = rng.normal(0, 0.02, 2000).astype("<f4"), []
     for step in (30, 60):
-        state = {"state": {i: {"step": step} for i in range(3)}}
         folder = root / f"checkpoint-{step}"
         folder.mkdir()
-        with zipfile.ZipFile(folder / "optimizer.pt", "w") as archive:
-            archive.writestr("optimizer/data.pkl", pickle.dumps(state, protocol=2))
-        weights = np.random.default_rng(step).normal(0, 0.02, 2000).astype("<f4")
+        moments = [moments_of(rng.normal(0, 1e-3, (step, 50))) for _ in range(3)]
+        save_torch(folder / "optimizer.pt", adam_state(*moments, step=step, rate=1e-6))
+        weights = weights + rng.normal(0, 1e-6, 2000).astype("<f4")
         entry = {"dtype": "F32", "shape": [2000], "data_offsets": [0, weights.nbytes]}
         header = json.dumps({"layers.0.mlp": entry}).encode()
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    kept = {30: FlightStep(30, kept="last_good"), 31: FlightStep(31, kept="first_bad")}
 
     def log(values: dict[str, Array], steps: Array) -> None:
         values["ratio_max"] = np.ones(len(steps))
 
+    norms = (ParameterGroup("all", update_norm=1e-3, weight_norm=1.0),)
+    kept = {
+        30: FlightStep(30, kept="last_good", parameters=norms),
+        31: FlightStep(31, kept="first_bad", parameters=norms),
+    }
     return simulate(
         6,
         dumps=12,

@@ -1,19 +1,17 @@
-"""Steps that a saved optimizer has counted, against its schedule, without unpickling."""
+"""Steps that a saved optimizer has counted, against its schedule and its checkpoint."""
 
 from __future__ import annotations
 
-import math
-import pickletools
-import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import Checkpoint, Run
-from firstbad.tools.torch_state import optimizer_steps, scheduler_steps
+from synthetic.torch_files import adam_state, save_torch, schedule_state
 
 TOOL = "check_optimizer_state"
 
@@ -21,126 +19,30 @@ MakeRun = Callable[..., Run]
 Measure = Callable[..., dict[str, Any]]
 
 
-def text(value: str) -> bytes:
-    return b"X" + struct.pack("<I", len(value)) + value.encode()
-
-
-def tensor(key: int, named: bytes) -> bytes:
-    """A tensor of one number as torch writes it: rebuild((storage, type, key, cpu, 1), ...)."""
-    storage = b"((" + text("storage") + named + text(str(key)) + text("cpu") + b"K\x01tQ"
-    rest = b"K\x00))\x89ccollections\nOrderedDict\n)RtR"
-    return b"ctorch._utils\n_rebuild_tensor_v2\n" + storage + rest
-
-
-def write_optimizer(path: Path, *steps: float, kind: str = "float") -> None:
-    """`{"state": {0: {"step": ...}, ...}}`; from the second on, names come from the memo."""
-    layout, named = {"float": ("<f", "FloatStorage"), "long": ("<q", "LongStorage")}[kind]
-    body = b"\x80\x02}(" + text("state") + b"}("
-    for i in range(len(steps)):
-        name = text("step") + b"q\x07" if i == 0 else b"h\x07"
-        body += b"K" + bytes([i]) + b"}(" + name + tensor(i, f"ctorch\n{named}\n".encode()) + b"u"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("optimizer/data.pkl", body + b"uu.")
-        for i, step in enumerate(steps):
-            number = int(step) if kind == "long" else step
-            archive.writestr(f"optimizer/data/{i}", struct.pack(layout, number))
-
-
-def write_scheduler(path: Path, last_epoch: int) -> None:
-    body = b"\x80\x02}(" + text("base_lrs") + b"]" + text("last_epoch")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("scheduler/data.pkl", body + b"M" + struct.pack("<H", last_epoch) + b"u.")
-
-
 @pytest.fixture(name="saved")
 def _saved(tmp_path: Path) -> Callable[..., Checkpoint]:
     """A checkpoint folder: `saved(120, counted=60, planned=120)`."""
 
-    def build(step: int, counted: float | None, planned: int | None) -> Checkpoint:
+    def build(
+        step: int,
+        counted: float | None,
+        planned: int | None,
+        *,
+        own: int | None = None,
+        rate: float = 1e-4,
+    ) -> Checkpoint:
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         if counted is not None:
-            write_optimizer(folder / "optimizer.pt", counted, counted)
+            pair = (np.ones(3, np.float32), np.ones(3, np.float32))
+            state = adam_state(pair, pair, step=counted, rate=rate)
+            save_torch(folder / "optimizer.pt", state)
         if planned is not None:
-            write_scheduler(folder / "scheduler.pt", planned)
+            save_torch(folder / "scheduler.pt", schedule_state(planned))
         names = tuple(sorted(p.name for p in folder.iterdir()))
-        return Checkpoint(step=step, path=folder, files=names, state_step=step)
+        return Checkpoint(step=step, path=folder, files=names, state_step=own or step)
 
     return build
-
-
-@pytest.mark.parametrize("kind", ["float", "long"])
-def test_steps_are_read_off_the_listed_operations(tmp_path: Path, kind: str) -> None:
-    write_optimizer(tmp_path / "optimizer.pt", 3, 120, 7, kind=kind)  # some parameters lag
-    write_scheduler(tmp_path / "scheduler.pt", 300)
-    assert optimizer_steps(tmp_path / "optimizer.pt") == 120
-    assert scheduler_steps(tmp_path / "scheduler.pt") == 300
-
-
-def test_what_a_pickle_would_do_is_not_done(tmp_path: Path) -> None:
-    """A pickle that would write a file is listed and does nothing."""
-    victim = tmp_path / "written"
-    call = b"cpathlib\nPath\n(" + text(str(victim)) + b"tRctouch\n"
-    body = b"\x80\x02}(" + text("step") + b"cos\nsystem\n(" + text(f"touch {victim}") + b"tRu."
-    for payload in (body, call):
-        with zipfile.ZipFile(tmp_path / "optimizer.pt", "w") as archive:
-            archive.writestr("optimizer/data.pkl", payload)
-        assert optimizer_steps(tmp_path / "optimizer.pt") is None
-        assert not victim.exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"PK junk", b"\x80\x02}."])
-def test_a_damaged_file_has_no_steps(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "optimizer.pt").write_bytes(content)
-    assert optimizer_steps(tmp_path / "optimizer.pt") is None
-    with zipfile.ZipFile(tmp_path / "optimizer.pt", "w") as archive:
-        archive.writestr("optimizer/data.pkl", content)
-    assert optimizer_steps(tmp_path / "optimizer.pt") is None
-
-
-@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
-def test_a_number_that_is_no_step(tmp_path: Path, number: float) -> None:
-    write_optimizer(tmp_path / "optimizer.pt", number)
-    assert optimizer_steps(tmp_path / "optimizer.pt") is None
-    write_optimizer(tmp_path / "optimizer.pt", number, 7)
-    assert optimizer_steps(tmp_path / "optimizer.pt") == 7
-
-
-def test_a_storage_larger_than_its_number_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_optimizer(tmp_path / "optimizer.pt", 7, 8)
-    with zipfile.ZipFile(tmp_path / "optimizer.pt") as archive:
-        kept = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(tmp_path / "optimizer.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in kept.items():
-            archive.writestr(name, data + bytes(2**20) if name.endswith("data/1") else data)
-    read: list[str] = []
-    real = zipfile.ZipFile.read
-
-    def noted(self: zipfile.ZipFile, name: Any, pwd: bytes | None = None) -> bytes:
-        read.append(name.filename)
-        return real(self, name, pwd)
-
-    monkeypatch.setattr(zipfile.ZipFile, "read", noted)
-    assert optimizer_steps(tmp_path / "optimizer.pt") == 7
-    assert read == ["optimizer/data.pkl", "optimizer/data/0"]
-
-
-def test_the_operations_of_a_pickle_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_optimizer(tmp_path / "optimizer.pt", 7)
-    done = sum(1 for _ in pickletools.genops(_pickle(tmp_path / "optimizer.pt")))
-    monkeypatch.setattr("firstbad.tools.torch_state.MAX_OPERATIONS", done)
-    assert optimizer_steps(tmp_path / "optimizer.pt") == 7
-    monkeypatch.setattr("firstbad.tools.torch_state.MAX_OPERATIONS", done - 1)
-    assert optimizer_steps(tmp_path / "optimizer.pt") is None
-
-
-def _pickle(path: Path) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return archive.read("optimizer/data.pkl")
 
 
 def test_a_state_that_was_dropped_at_the_resume(
@@ -199,6 +101,123 @@ def test_a_resume_is_settled_by_a_state_saved_after_it(
         checkpoints=tuple(saved(s, s, s) for s in states),
     )
     assert measure(TOOL, run)["settled"] is settled
+
+
+def test_optimizer_and_schedule_that_both_began_anew(
+    make_run: MakeRun, measure: Measure, saved: Callable[..., Checkpoint]
+) -> None:
+    # Neither file came back at the resume: both count 60 in checkpoint 120.
+    run = make_run(
+        signals={"loss": [0.1] * 120},
+        events=[("resume", 61, "resumed")],
+        checkpoints=(saved(120, 60, 60),),
+    )
+    found = measure(TOOL, run)
+    assert (found["both_behind_steps"], found["both_dropped"]) == (60, True)
+    assert (found["last_good_step"], found["first_bad_step"]) == (60, 61)
+    assert not found["state_dropped"]
+
+
+def test_a_trainer_that_updates_every_other_step_lost_nothing(
+    make_run: MakeRun, measure: Measure, saved: Callable[..., Checkpoint]
+) -> None:
+    run = make_run(
+        signals={"loss": [0.1] * 120}, checkpoints=(saved(60, 30, 30), saved(120, 60, 60))
+    )
+    assert not measure(TOOL, run)["both_dropped"]
+
+
+def test_an_optimizer_of_a_later_step_than_the_model(
+    make_run: MakeRun, measure: Measure, saved: Callable[..., Checkpoint]
+) -> None:
+    # At the resume behind step 40 the state of step 60 was loaded: 80 updates at step 60.
+    run = make_run(
+        signals={"loss": [0.1] * 60},
+        events=[("resume", 41, "resumed")],
+        checkpoints=(saved(20, 20, 20), saved(40, 40, 40), saved(60, 80, 60)),
+    )
+    found = measure(TOOL, run)
+    assert (found["ahead_steps"], found["state_ahead"]) == (20, True)
+    assert (found["last_good_step"], found["first_bad_step"]) == (40, 41)
+    assert not found["sampled"]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [((20, 520), (40, 540)), ((20, 80), (40, 160)), ((60, 240),)],
+    ids=["carried over from another run", "four updates in each step", "the same, once"],
+)
+def test_more_updates_than_steps_by_design(
+    make_run: MakeRun,
+    measure: Measure,
+    saved: Callable[..., Checkpoint],
+    counts: tuple[tuple[int, int], ...],
+) -> None:
+    run = make_run(
+        signals={"loss": [0.1] * 60},
+        checkpoints=tuple(saved(step, counted, step) for step, counted in counts),
+    )
+    found = measure(TOOL, run)
+    assert not found["state_ahead"]
+    assert found["first_bad_step"] is None
+
+
+def test_a_schedule_that_began_anew(
+    make_run: MakeRun, measure: Measure, saved: Callable[..., Checkpoint]
+) -> None:
+    run = make_run(
+        signals={"loss": [0.1] * 120},
+        events=[("resume", 61, "resumed")],
+        checkpoints=(saved(60, 60, 60), saved(120, 120, 60)),
+    )
+    found = measure(TOOL, run)
+    assert (found["schedule_behind_steps"], found["schedule_dropped"]) == (60, True)
+    assert (found["last_good_step"], found["first_bad_step"]) == (60, 61)
+
+
+@pytest.mark.parametrize(
+    ("logged", "factor", "first"),
+    [([1e-4] * 61, 1.0, None), ([1e-4] * 60 + [1e-3], 1.0, None), ([1e-5] * 61, 10.0, 61)],
+    ids=["equal", "a log one step late, that jumps", "another unit than the optimizer's"],
+)
+def test_the_stored_rate_against_the_logged_one(
+    make_run: MakeRun,
+    measure: Measure,
+    saved: Callable[..., Checkpoint],
+    logged: list[float],
+    factor: float,
+    first: int | None,
+) -> None:
+    run = make_run(signals={"learning_rate": logged}, checkpoints=(saved(60, 60, 60),))
+    found = measure(TOOL, run)
+    assert found["rate_off_factor"] == pytest.approx(factor)
+    assert found["first_bad_step"] == first
+
+
+def test_which_checkpoints_fit_together(
+    make_run: MakeRun, evidence: Callable[..., Evidence], saved: Callable[..., Checkpoint]
+) -> None:
+    run = make_run(
+        signals={"loss": [0.1] * 120},
+        checkpoints=(saved(20, 20, 20), saved(40, 40, 40, own=60), saved(120, 60, 120)),
+    )
+    (table,) = evidence(TOOL, run).tables
+    assert table.rows == (
+        (20, 20, 20, 20, True),
+        (40, 60, 40, 40, False),
+        (120, 120, 60, 120, False),
+    )
+
+
+def test_a_file_that_cannot_be_read_is_told_in_one_line(
+    make_run: MakeRun, evidence: Callable[..., Evidence], saved: Callable[..., Checkpoint]
+) -> None:
+    checkpoint = saved(60, 60, 60)
+    (checkpoint.path / "optimizer.pt").write_bytes(b"PK junk")
+    found = evidence(TOOL, make_run(signals={"loss": [0.1] * 60}, checkpoints=(checkpoint,)))
+    assert found.metrics is not None
+    assert (found.metrics["n_states"], found.metrics["n_unread"]) == (0, 1)
+    assert "1 files not read: `checkpoint-60/optimizer.pt`: it is no zip" in found.summary
 
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:

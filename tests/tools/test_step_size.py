@@ -177,3 +177,25 @@ def test_the_unit_of_the_norm_and_step_numbers_do_not_matter(
     assert after["first_bad_step"] == before["first_bad_step"] + by
     for name in ("runaway", "kl_peak", "reward_lost", "resume_jump", "reuse_alarm"):
         assert after[name] == before[name]
+
+
+@pytest.mark.parametrize(
+    ("beta", "unheld"), [(0.0, True), (0.02, False), (None, False)], ids=["0", "0.02", "unstated"]
+)
+def test_a_policy_that_nothing_holds(
+    make_run: MakeRun, measure: Measure, beta: float | None, unheld: bool
+) -> None:
+    """Without a KL weight no KL is logged: norm, entropy and reward have to tell."""
+    signals = {
+        "grad_norm_preclip": [1.0] * 15 + [5.0] * 15,
+        "entropy": [1.0] * 15 + [0.3] * 15,
+        "reward_mean": [0.8] * 20 + [0.1] * 10,
+        "learning_rate": [1e-3] * 30,
+    }
+    run = make_run(signals=signals, config={} if beta is None else {"beta": beta})
+    found = measure(TOOL, run)
+    assert found["unheld"] is unheld
+    assert found["first_bad_step"] == (21 if unheld else None)
+    # The same growth while reward holds is learning.
+    held = make_run(signals={**signals, "reward_mean": [0.8] * 30}, config={"beta": 0.0})
+    assert not measure(TOOL, held)["unheld"]

@@ -21,10 +21,13 @@ PARTS = {
     "tokenizer": ("tokenizer",),
 }
 WITHOUT_DATA = (
+    "check_moments",
     "check_stored_weights",
     "classify_reproduction",
     "compare_states",
     "find_still_parameters",
+    "measure_update_size",
+    "measure_weight_moves",
 )
 """The demo has neither optimizer states nor weights, no rerun, and no alarm of a recorder."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import NamedTuple
 
-from firstbad.tools.inert_pickle import MAX_BYTES, Refused, first_number, settings_in
+from firstbad.tools.inert_pickle import MAX_BYTES, OLD_TORCH, Refused, first_number, settings_in
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.config import visible
 from firstbad.tools.run import Config, Event
@@ -18,8 +18,6 @@ MOST = 20
 """Checkpoints of which the settings are read, the newest."""
 _LARGEST = 4 * 2**20
 """Bytes of a file that is opened; real ones have about 8 kB."""
-_OLD_FORMAT = 0x1950A86A20F9469CFC6C
-"""First pickle of what torch saved before 1.6: that, a version and the machine come first."""
 _NO_SETTINGS = ("distributed_state", "deepspeed_plugin")
 """Fields that tell of the process."""
 PLACES = frozenset(
@@ -77,7 +75,7 @@ def _settings(root: Root, file: File) -> dict[str, object]:
         skip = 0
         if data[:2] == b"PK":
             data = _inside(data)
-        elif first_number(data) == _OLD_FORMAT:
+        elif first_number(data) == OLD_TORCH:
             skip = 3
         found = settings_in(data, skip)
     except Refused as error:

@@ -86,13 +86,16 @@ def _tensors(file: File, most: int) -> Iterator[tuple[Tensor, int]]:
             yield tensor, start + first
 
 
+def blocks_of(size: int) -> tuple[list[int], int]:
+    """Where the blocks that are read of a tensor of `size` numbers begin, and how long each is."""
+    if size <= BLOCKS * BLOCK:
+        return [0], size
+    return np.linspace(0, size - BLOCK, BLOCKS).astype(np.int64).tolist(), BLOCK
+
+
 def _sample(stream: IO[bytes], start: int, tensor: Tensor) -> Bits:
     layout = np.dtype(_BITS[tensor.dtype])
-    if tensor.size <= BLOCKS * BLOCK:
-        places, length = [0], tensor.size
-    else:
-        places = np.linspace(0, tensor.size - BLOCK, BLOCKS).astype(np.int64).tolist()
-        length = BLOCK
+    places, length = blocks_of(tensor.size)
     pieces = []
     for place in places:
         stream.seek(start + place * layout.itemsize)

@@ -29,6 +29,8 @@ WANTED = (
     "step_time", "gpu_util", "throughput", "phase_seconds/<f>", "staleness",
     "num_tokens", "trained_tokens_mean",
     "advantage_abs_mean", "epoch", "entropy_coef", "tool_call_rate", "tool_failure_rate",
+    "value_loss", "value_mean", "value_explained_variance", "return_mean", "return_max",
+    "return_min",
 )  # fmt: skip
 
 
@@ -73,6 +75,13 @@ def test_every_canonical_name_has_a_unit_and_can_be_reached() -> None:
         ("ms-swift", "entropy/mean", "entropy"),
         ("verl", "critic/score/mean", "reward_mean"),
         ("verl", "critic/rewards/mean", None),
+        ("verl", "critic/vf_explained_var", "value_explained_variance"),
+        ("verl", "critic/vf_loss", "value_loss"),
+        ("verl", "critic/values/mean", "value_mean"),
+        ("verl", "critic/returns/mean", "return_mean"),
+        ("openrlhf", "critic_loss", "value_loss"),
+        ("openrlhf", "values", "value_mean"),
+        ("trl", "values", None),
         ("verl", "actor/ppo_kl", "kl_old"),
         ("verl", "actor/pg_clipfrac", "clip_frac_total"),
         ("verl", "actor/pg_clipfrac_lower", None),

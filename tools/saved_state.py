@@ -1,0 +1,152 @@
+"""Saved states of optimizer and schedule (`optimizer.pt`, `scheduler.pt`) as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstbad.tools.inert_pickle import Refused
+from firstbad.tools.readers.torch_file import StoredTensor, read_torch_file
+
+_LARGEST = 2**63
+
+
+@dataclass(frozen=True)
+class ParameterState:
+    """What an optimizer keeps of one parameter."""
+
+    index: int | str
+    """Its number in the order of the groups, or its name."""
+    step: int | None
+    """Updates that were counted; None where there is no such count."""
+    tensors: Mapping[str, StoredTensor]
+    """`exp_avg`, `exp_avg_sq`, `momentum_buffer`, ... by name; nothing of them is read yet."""
+    group: ParameterGroup | None
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Settings that some parameters share, as they stand for the step after the checkpoint."""
+
+    learning_rate: float | None
+    betas: tuple[float, float] | None
+    eps: float | None
+    weight_decay: float | None
+    is_adam: bool
+    """The settings are those of torch's own Adam and AdamW, whose moments are plain averages."""
+
+
+@dataclass(frozen=True)
+class SavedOptimizer:
+    """The whole of an optimizer's state."""
+
+    parameters: tuple[ParameterState, ...]
+    groups: tuple[ParameterGroup, ...]
+
+    @property
+    def step_counts(self) -> tuple[int, ...]:
+        """Updates counted for each parameter that counts them, in their order."""
+        return tuple(p.step for p in self.parameters if p.step is not None)
+
+
+@dataclass(frozen=True)
+class SavedSchedule:
+    """Where a schedule of the learning rate stands."""
+
+    last_epoch: int | None
+    """Updates that it counts; launchers of several processes may count one for each."""
+    step_count: int | None
+    base_rates: tuple[float, ...]
+    """Peak rate of each parameter group."""
+    last_rates: tuple[float, ...]
+    """Rate of each group for the next step."""
+
+
+def read_optimizer(path: Path) -> SavedOptimizer:
+    """The state in a file that torch saved.
+
+    Raises:
+        Refused: no such file, or no optimizer state; one line says what.
+    """
+    found = read_torch_file(path)
+    states = found.get("state") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(states, dict):
+        raise Refused("it holds no optimizer state")
+    listed = found.get("param_groups")
+    groups: list[ParameterGroup] = []
+    group_of: dict[object, ParameterGroup] = {}
+    for settings in listed if isinstance(listed, list) else ():
+        if isinstance(settings, dict):
+            groups.append(_group(settings))
+            params = settings.get("params")
+            names = params if isinstance(params, list) else ()
+            group_of |= {i: groups[-1] for i in names if isinstance(i, int | str)}
+    parameters = (
+        _parameter(index, kept, group_of.get(index))
+        for index, kept in states.items()
+        if isinstance(kept, dict)
+    )
+    return SavedOptimizer(tuple(parameters), tuple(groups))
+
+
+def read_scheduler(path: Path) -> SavedSchedule:
+    """The schedule in a file that torch saved.
+
+    Raises:
+        Refused: no such file, or no schedule; one line says what.
+    """
+    found = read_torch_file(path)
+    if not isinstance(found, dict) or "last_epoch" not in found:
+        raise Refused("it holds no schedule")
+    return SavedSchedule(
+        _whole(found["last_epoch"]),
+        _whole(found.get("_step_count")),
+        _numbers(found.get("base_lrs")),
+        _numbers(found.get("_last_lr")),
+    )
+
+
+def _parameter(
+    index: int | str, kept: Mapping[object, object], group: ParameterGroup | None
+) -> ParameterState:
+    tensors = {
+        name: value
+        for name, value in kept.items()
+        if isinstance(name, str) and isinstance(value, StoredTensor)
+    }
+    counted = tensors.pop("step", None)
+    step = kept.get("step") if counted is None else counted
+    return ParameterState(index, _whole(step), tensors, group)
+
+
+def _group(settings: Mapping[object, object]) -> ParameterGroup:
+    found = _numbers(settings.get("betas"))
+    betas = (found[0], found[1]) if len(found) == 2 else None
+    return ParameterGroup(
+        learning_rate=_number(settings.get("lr")),
+        betas=betas,
+        eps=_number(settings.get("eps")),
+        weight_decay=_number(settings.get("weight_decay")),
+        is_adam=betas is not None and "amsgrad" in settings,
+    )
+
+
+def _number(value: object) -> float | None:
+    """A finite number, also one that is stored as a tensor."""
+    if isinstance(value, StoredTensor) and value.size == 1 and len(read := value.sample()):
+        value = float(read[0])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _LARGEST else None  # NaN is not below it
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None or abs(number) > 2**53 else int(number)
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple):
+        return ()
+    return tuple(n for value in values if (n := _number(value)) is not None)
