@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -23,6 +24,8 @@ FEWEST = 6
 APART = 0.05
 """Share of the usual size by which a micro-batch's loss is off."""
 MOST_CAPTURES = 24
+_KL_KIND = re.compile(r"kl\w*_(type|estimator|kind)$", re.I)
+K3 = ("k3", "low_var_kl", None)
 
 
 class CapturedLoss(Dated):
@@ -75,6 +78,8 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
         raise NoData("loss type, clip range and KL weight are not all stated")
     if any("importance_sampling_correction" in k and v for k, v in run.config.values.items()):
         raise NoData("importance weights scale the tokens of the loss")
+    if any(_KL_KIND.search(k) and v not in K3 for k, v in run.config.values.items()):
+        raise NoData("KL is estimated in another way than exp(d) - d - 1")
     high = run.config.number("epsilon_high") or low
     rows = list(_rows(run, beta, (low, high), by_row=kind == "grpo"))
     if len(rows) < FEWEST:
@@ -131,7 +136,7 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
     found = []
     steps = np.intersect1d(run.captures.steps, np.array(run.flight.steps))
     chosen = steps[np.unique(np.linspace(0, len(steps) - 1, MOST_CAPTURES).astype(int))]
-    updates = {u.step: u for u in updates_of(run)}
+    updates = {u.step: u for u in reversed(updates_of(run))}  # the first of a step, on fresh rows
     for step in chosen.tolist() if len(steps) else []:
         update = updates.get(step)
         names = run.rollouts.batch(step).sample if step in run.rollouts.steps else None

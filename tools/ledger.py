@@ -67,7 +67,7 @@ def updates_of(run: Run) -> list[Update]:
     """Every optimizer step with a ledger, in order.
 
     Raises:
-        NoData: no captured step has one.
+        NoData: no captured step has one, or the process group is larger than what it holds.
     """
     loss = run.signals.get("loss")
     found = []
@@ -86,7 +86,23 @@ def updates_of(run: Run) -> list[Update]:
             )
     if not found:
         raise NoData("no ledger of micro-batches was recorded")
+    world, ranks = run.flight.environment.get("WORLD_SIZE", ""), max(u.ranks for u in found)
+    if world.isdecimal() and int(world) > ranks:
+        raise NoData(f"the ledger holds {ranks} of {world} ranks (`WORLD_SIZE`)")
     return found
+
+
+def log_agreement(updates: Sequence[Update]) -> float | None:
+    """Share of updates whose logged loss is that of all their micro-batches; None without any.
+
+    Otherwise the ledger holds a part of them, such as one rank of many, or another loss is logged.
+    """
+    fits = [
+        any(abs(u.loss / n - u.logged) <= WHOLE * abs(u.logged) + 1e-9 for n in (1, u.ranks))
+        for u in updates
+        if u.loss is not None and u.logged is not None
+    ]
+    return round(sum(fits) / len(fits), 6) if fits else None
 
 
 def whole_factor(ratio: float) -> float | None:
@@ -111,13 +127,13 @@ class Span:
     sampled: bool = False
 
 
-def span_of(steps: Sequence[int], bad: BoolArray) -> Span:
+def span_of(steps: Sequence[int], bad: BoolArray, lasting: float = LASTING) -> Span:
     """The first step that is bad with most of what follows, up to the last bad one."""
     if not bad.any():
         return Span()
     last = int(np.flatnonzero(bad)[-1])
     ahead = np.cumsum(bad[: last + 1][::-1])[::-1] / np.arange(last + 1, 0, -1)
-    first = int(np.flatnonzero(bad[: last + 1] & (ahead >= LASTING))[0])
+    first = int(np.flatnonzero(bad[: last + 1] & (ahead >= lasting))[0])
     before = steps[first - 1] if first else None
     return Span(
         before,

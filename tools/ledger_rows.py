@@ -10,7 +10,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
-from firstbad.tools.ledger import SAME, Update, span_of, updates_of
+from firstbad.tools.ledger import SAME, Update, log_agreement, span_of, updates_of
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Run
@@ -27,8 +27,14 @@ class MicrobatchRows(Dated):
     n_updates: int
     n_named: int
     """Updates that name both."""
+    log_agreement: float | None
+    """Share of updates whose logged loss is the sum of the ledger's; None where none is logged.
+    Below 1 the ledger may hold a part of the micro-batches."""
+    whole_batch: bool | None
+    """An update trains all rows of a generation batch, by the settings; None: they do not tell."""
     share_missing: float
-    """Updates that lack rows: by name, or by number of micro-batches of one size."""
+    """Updates that lack rows: by name, or by number of micro-batches of one size. Rows of ranks
+    that are not in the ledger do not count."""
     rows_missing: float
     """Share of rows that they lack, the median."""
     share_twice: float
@@ -47,7 +53,7 @@ def check_microbatch_rows(run: Run) -> Measured[MicrobatchRows]:
     updates = updates_of(run)
     named = [u for u in updates if u.trained and all(p.samples for p in u.parts)]
     if named:
-        absent = [1 - len({*u.trained} & _held(u).keys()) / len({*u.trained}) for u in named]
+        absent = [_absent(run, u) for u in named]
         twice = [max(_held(u).values()) > 1 for u in named]
         used: Sequence[Update] = named
     else:
@@ -56,6 +62,8 @@ def check_microbatch_rows(run: Run) -> Measured[MicrobatchRows]:
     metrics = MicrobatchRows(
         n_updates=len(used),
         n_named=len(named),
+        log_agreement=log_agreement(used),
+        whole_batch=_whole_batch(run),
         share_missing=round(float(bad.mean()), 6),
         rows_missing=round(float(np.median(np.array(absent)[bad])), 6) if bad.any() else 0.0,
         share_twice=round(float(np.mean(twice)), 6) if twice else 0.0,
@@ -68,6 +76,27 @@ def check_microbatch_rows(run: Run) -> Measured[MicrobatchRows]:
             f"{percent(metrics.rows_missing)} of the rows stand in no micro-batch"
         )
     return Measured(metrics, text, signal="rows of the micro-batches")
+
+
+def _whole_batch(run: Run) -> bool | None:
+    accumulation = run.config.number("gradient_accumulation_steps")
+    if not accumulation:
+        return None
+    if run.config.number("updates_per_batch") not in (None, 1.0):
+        return False
+    return (run.config.number("steps_per_generation") or accumulation) <= accumulation
+
+
+def _absent(run: Run, update: Update) -> float:
+    """Share of the rows to train that no micro-batch holds."""
+    due = {*update.trained}
+    if update.step in run.rollouts.steps:
+        batch = run.rollouts.batch(update.step)
+        ranks = {part.rank for part in update.parts}
+        if batch.rank is not None and batch.sample is not None and None not in ranks:
+            there = np.isin(batch.rank, list(ranks))
+            due -= {name for name, own in zip(batch.sample, there, strict=True) if not own}
+    return 1 - len(due & _held(update).keys()) / len(due) if due else 0.0
 
 
 def _held(update: Update) -> Counter[str]:
@@ -91,6 +120,8 @@ class MicrobatchNorms(Dated):
     """Norm of the whole gradient against those of its micro-batches."""
 
     n_updates: int
+    log_agreement: float | None
+    """As in `check_microbatch_rows`."""
     share_single: float | None
     """Updates of several micro-batches whose norm is that of one of them; None without such."""
     share_outside: float
@@ -123,6 +154,7 @@ def check_microbatch_norms(run: Run) -> Measured[MicrobatchNorms]:
     over = np.array([high for _, high, _ in found])
     metrics = MicrobatchNorms(
         n_updates=len(updates),
+        log_agreement=log_agreement(updates),
         share_single=round(float(np.mean(several)), 6) if several else None,
         share_outside=round(float(outside.mean()), 6),
         norm_over_parts=round(float(np.median(over[outside] if outside.any() else over)), 6),

@@ -10,13 +10,24 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
-from firstbad.tools.ledger import SAME, WHOLE, Update, span_of, spread_of, updates_of, whole_factor
-from firstbad.tools.numbers import number, percent
+from firstbad.tools.ledger import (
+    SAME,
+    WHOLE,
+    Update,
+    log_agreement,
+    span_of,
+    spread_of,
+    updates_of,
+    whole_factor,
+)
+from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 
 UNITS = {"dapo": "tokens", "token-mean": "tokens", "cispo": "tokens", "grpo": "rows"}
 """What the denominator of a loss counts; `dr_grpo` counts rows times a constant."""
+ALWAYS = 0.95
+"""Share of the updates from an onset on that are off, and on one side."""
 LOCAL = {"bnpo"}
 """Losses whose stated denominator is the micro-batch's own count."""
 SHOWN = 12
@@ -36,10 +47,15 @@ class MicrobatchWeights(Dated):
     """As configured."""
     by_tokens: bool
     """The weights are those of tokens; False: of rows."""
-    share_off: float
-    """Updates whose weights do not add up to 1."""
+    log_agreement: float | None
+    """Share of updates whose logged loss is the sum of the ledger's; None where none is logged.
+    Below 1 the ledger may hold a part of the micro-batches."""
+    n_off: int
+    """Updates from an onset on whose weights add up to more than 1, or to less, nearly all."""
     weight_sum: float
-    """What they add up to: the median of the updates that are off, or of all."""
+    """What they add up to: the median of those, or of all."""
+    weight_sum_off: float
+    """max(sum, 1 / sum) - 1."""
     weight_sum_spread: float
     """Largest over smallest of those, less 1: near 0 for a factor."""
     factor: float | None
@@ -50,8 +66,8 @@ class MicrobatchWeights(Dated):
     """... the configured accumulation steps, or their inverse."""
     factor_is_generation: bool
     """The sum is accumulation steps over the micro-batches of a generation batch, not 1."""
-    share_unequal: float
-    """Updates in which a token weighs more in one micro-batch than in another."""
+    n_unequal: int
+    """Updates from an onset on in which a token weighs more in one micro-batch than in another."""
     weight_ratio: float
     """Largest over smallest weight in them, the median; 1 where they are equal."""
     own_counts: bool
@@ -116,7 +132,9 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
     steps = [w.update.step for w in best]
     total = np.array([w.total for w in best])
     unequal = np.array([w.unequal for w in best]) > WHOLE
-    off = np.abs(np.log(total)) > WHOLE
+    above, below = (_lasting(steps, side * np.log(total) > WHOLE) for side in (1, -1))
+    off = above if above.sum() > below.sum() else below
+    unequal = _lasting(steps, unequal)
     sums = total[off] if off.any() else total
     middle = float(np.median(sums))
     factor = whole_factor(middle)
@@ -131,14 +149,16 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
         n_ranks=ranks,
         accumulation_steps=accumulation,
         by_tokens=by_tokens,
-        share_off=round(float(off.mean()), 6),
+        log_agreement=log_agreement([w.update for w in best]),
+        n_off=int(off.sum()),
         weight_sum=round(middle, 6),
+        weight_sum_off=round(max(middle, 1 / middle) - 1, 6),
         weight_sum_spread=round(spread_of(sums), 6),
         factor=factor,
         factor_is_ranks=_is(factor, ranks) or _is(factor, ranks**2),
         factor_is_accumulation=_is(factor, accumulation),
         factor_is_generation=_is_generation(run, middle),
-        share_unequal=round(float(unequal.mean()), 6),
+        n_unequal=int(unequal.sum()),
         weight_ratio=round(float(np.median(ratios)), 6) if ratios else 1.0,
         own_counts=bool(ratios) and all(_own(w) for w, u in zip(best, unequal, strict=True) if u),
         local_by_design=kind in LOCAL,
@@ -147,20 +167,23 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
         loss_one_denominator=None if losses is None else round(losses[1], 6),
         **asdict(span_of(steps, off | unequal)),
     )
-    unit = "token" if by_tokens else "row"
+    unit = "tokens" if by_tokens else "rows"
+    off_text = f" ({metrics.n_off} updates off)" if metrics.n_off else ""
     return Measured(
         metrics,
         f"{len(best)} updates of {metrics.n_microbatches} micro-batches: the weights of trained "
-        f"{unit}s add up to {number(middle)} in {percent(metrics.share_off)} of them where that "
-        f"is off, and differ between micro-batches in {percent(metrics.share_unequal)}"
-        if off.any()
-        else f"{len(best)} updates of {metrics.n_microbatches} micro-batches: the weights of "
-        f"trained {unit}s add up to 1, and differ between micro-batches in "
-        f"{percent(metrics.share_unequal)}",
+        f"{unit} add up to {number(middle)}{off_text}; {metrics.n_unequal} updates in which they "
+        "differ between micro-batches",
         tables=(_table(best),),
         window=(steps[0], steps[-1]),
         signal="weights of micro-batches",
     )
+
+
+def _lasting(steps: Sequence[int], bad: BoolArray) -> BoolArray:
+    """The flags from the step on at which nearly all are set."""
+    first = span_of(steps, bad, ALWAYS).first_bad_step
+    return bad & (np.array(steps) >= (math.inf if first is None else first))
 
 
 def _units(kind: str | None) -> list[str]:

@@ -38,8 +38,8 @@ class ParameterGroups(Dated):
     """Groups that stand in the last steps measured."""
     stopped_groups: int
     """... and moved before."""
-    no_gradient_groups: int
-    """... for want of a gradient; the others have one and no update."""
+    unmoved_groups: int
+    """... and never moved although they have a gradient: no optimizer holds them."""
     still_share: float | None
     """Their squared weight norm over that of all groups."""
     n_probed: int
@@ -103,7 +103,7 @@ def check_parameter_groups(run: Run) -> Measured[ParameterGroups]:
         n_probes=n_probes,
         still_groups=len(still),
         stopped_groups=len(stopped),
-        no_gradient_groups=sum(g.no_gradient for g in still.values()),
+        unmoved_groups=sum(not g.stopped and not g.no_gradient for g in still.values()),
         still_share=round(sum(g.weight for g in still.values()) / weight, 6) if weight else None,
         n_probed=n_probed,
         probe_zero=len(zero),
