@@ -201,6 +201,13 @@ class Detached(Trainer):
         return np.zeros_like(self.table)
 
 
+class Elsewhere(Trainer):
+    """What is updated is not what is used."""
+
+    def stored(self, table: Array) -> Array:
+        return self.reference
+
+
 SCALE, COUNTS = "grad.accumulation_scale", "grad.denominator"
 MISSING, RANKS = "grad.missing_microbatch", "grad.reduction"
 OBJECTIVE, FROZEN = "grad.objective", "grad.frozen"
@@ -277,6 +284,14 @@ CASES = [
     ),
     Case("a16", Adapter, "healthy", checks={ALL: "pass"}, twin_of=FROZEN),
     Case("a17", lambda: Detached(probes=(2,)), "incident", FROZEN, (1, 2)),
+    Case(
+        "a27",
+        lambda: Elsewhere(probes=(2,), beta=0.0),
+        "incident",
+        FROZEN,
+        (1, 2),
+        {"accumulation.gradient_arrives": "fail"},
+    ),
     Case("a18", WarmUp, "healthy", twin_of=FROZEN),
     Case("a19", lambda: OwnCountsByDesign(onset=1), "healthy", twin_of=COUNTS),
     Case("a20", Uneven, "healthy", checks={WHOLE: "pass"}, twin_of=MISSING),
