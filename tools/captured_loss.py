@@ -1,4 +1,4 @@
-"""The loss of each micro-batch, recomputed from the captured tokens: which term is not as stated?"""
+"""The loss of each micro-batch, recomputed from the captured tokens: which term is off?"""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
     if not terms or np.ptp(loss) == 0 or np.ptp(stated) == 0:
         raise NoData("the losses of the micro-batches do not vary")
     fitted, coefficient, error = _fit(terms, loss)
-    told = [round(float(c), 4) if e < KNOWN else None for c, e in zip(coefficient, error, strict=True)]
+    told = [
+        round(float(c), 4) if e < KNOWN else None for c, e in zip(coefficient, error, strict=True)
+    ]
     of_kl = told[-1] if np.ptp(kl) > 0 else None
     of_policy = told[0] if np.ptp(policy) > 0 else None
     balance = None
@@ -159,8 +161,10 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
 def _terms(
     capture: Capture, beta: float, clip: tuple[float, float], *, by_row: bool
 ) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-    """(R,) policy term, the same without clipping, and KL term of each row; None where an array is
-    missing, a trained value is not finite, or prompt tokens are trained."""
+    """(R,) policy term, the same without clipping, and KL term of each row.
+
+    None where an array is missing, a trained value is not finite, or prompt tokens are trained.
+    """
     new, old, ref = (capture.numbers(n) for n in ("logp_new", "logp_old", "logp_ref"))
     mask, advantage = capture.mask("loss_mask"), capture.numbers("advantage")
     prompt = capture.mask("prompt_loss_mask")
@@ -187,10 +191,10 @@ def _terms(
 def _fit(terms: list[FloatArray], loss: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Fitted losses, and each coefficient with its standard error."""
     table = np.stack(terms, axis=1)
-    found = np.linalg.lstsq(table, loss, rcond=None)[0]
-    fitted = table @ found
+    found = np.asarray(np.linalg.lstsq(table, loss, rcond=None)[0], np.float64)
+    fitted: FloatArray = table @ found
     left = float(((loss - fitted) ** 2).sum()) / max(len(loss) - table.shape[1], 1)
-    error = np.sqrt(left * np.diag(np.linalg.pinv(table.T @ table)))
+    error: FloatArray = np.sqrt(left * np.diag(np.linalg.pinv(table.T @ table)))
     return fitted, found, error
 
 

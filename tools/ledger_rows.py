@@ -17,6 +17,8 @@ from firstbad.tools.run import BoolArray, Run
 
 EQUAL = 1e-6
 """Relative difference of norms that are one gradient's."""
+OUTSIDE = 1e6
+"""Stands for a norm beside parts that have none."""
 COUNTS = 0.01
 """A gradient below this share of another one is too small to tell whether it reached the sum."""
 
@@ -92,9 +94,9 @@ def _absent(run: Run, update: Update) -> float:
     due = {*update.trained}
     if update.step in run.rollouts.steps:
         batch = run.rollouts.batch(update.step)
-        ranks = {part.rank for part in update.parts}
-        if batch.rank is not None and batch.sample is not None and None not in ranks:
-            there = np.isin(batch.rank, list(ranks))
+        ranks = [part.rank for part in update.parts if part.rank is not None]
+        if batch.rank is not None and batch.sample is not None and ranks:
+            there = np.isin(batch.rank, ranks)
             due -= {name for name, own in zip(batch.sample, there, strict=True) if not own}
     return 1 - len(due & _held(update).keys()) / len(due) if due else 0.0
 
@@ -148,7 +150,7 @@ def check_microbatch_norms(run: Run) -> Measured[MicrobatchNorms]:
     if not updates:
         raise NoData("the ledger has no gradient norms of micro-batches beside that of the step")
     found = [_against_parts(u) for u in updates]
-    outside = np.array([low > 1 or high > 1 for low, high, _ in found])
+    outside = np.array([max(low, high) > 1 + SAME for low, high, _ in found])
     single = np.array([s is True for *_, s in found])
     several = [s for *_, s in found if s is not None]
     over = np.array([high for _, high, _ in found])
@@ -176,14 +178,13 @@ def _more(outside: BoolArray, single: BoolArray) -> BoolArray:
 
 
 def _against_parts(update: Update) -> tuple[float, float, bool | None]:
-    """Lower and upper bound over norm and norm over upper bound, above 1 where broken; and whether
-    the norm is that of one part."""
+    """Lower bound over norm, norm over upper bound, and whether it is that of one part."""
     ranks = update.ranks if update.averaged else 1
     parts = np.array([part.grad_norm for part in update.parts], float) / ranks
     norm = update.norm or 0.0
     total, largest = float(parts.sum()), float(parts.max())
-    low = (2 * largest - total) / norm * (1 - SAME)
-    high = norm / total * (1 - SAME) if total else 2.0
+    low = (2 * largest - total) / norm
+    high = norm / total if total else OUTSIDE
     alone = [
         abs(norm / part - 1) < EQUAL and total - part > COUNTS * norm for part in parts if part
     ]

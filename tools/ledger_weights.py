@@ -162,7 +162,8 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
         weight_ratio=round(float(np.median(ratios)), 6) if ratios else 1.0,
         own_counts=bool(ratios) and all(_own(w) for w, u in zip(best, unequal, strict=True) if u),
         local_by_design=kind in LOCAL,
-        padded=off.any() and all(_padded(run, w) for w, o in zip(best, off, strict=True) if o),
+        padded=bool(off.any())
+        and all(_padded(run, w) for w, o in zip(best, off, strict=True) if o),
         loss_of_parts=None if losses is None else round(losses[0], 6),
         loss_one_denominator=None if losses is None else round(losses[1], 6),
         **asdict(span_of(steps, off | unequal)),

@@ -12,7 +12,6 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.flight import Probe
 from firstbad.tools.ledger import span_of
-from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 

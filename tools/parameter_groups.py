@@ -153,8 +153,7 @@ def _since(group: _Group) -> Span:
 
 
 def _probed(run: Run) -> tuple[dict[str, int], int, bool]:
-    """Trainable parameters without a gradient and where; how many there are; whether others are
-    frozen."""
+    """Trainable parameters without a gradient and where, of how many, and if others are frozen."""
     zero: dict[str, int] = {}
     most, adapters = 0, False
     for probe in run.flight.probes_of("gradients"):

@@ -248,9 +248,7 @@ CASES = [
         {WHOLE: "fail"},
     ),
     Case("a8", GradientLost, "incident", MISSING, (31, 31), {WHOLE: "fail", LOSS: "pass"}),
-    Case(
-        "a9", lambda: OtherSide(probes=PROBES), "incident", OBJECTIVE, (1, 2), {STATED: "fail"}
-    ),
+    Case("a9", lambda: OtherSide(probes=PROBES), "incident", OBJECTIVE, (1, 2), {STATED: "fail"}),
     Case("a10", lambda: KlTurned(probes=(2,)), "incident", OBJECTIVE, (1, 2), {STATED: "fail"}),
     # The factor is that of the ranks, and one rank alone is right.
     Case(
@@ -303,9 +301,7 @@ CASES = [
         twin_of=OBJECTIVE,
     ),
     Case("a22", WithPadding, "incident", COUNTS, (31, 31), {WHOLE: "fail"}, twin_of=SCALE),
-    Case(
-        "a23", lambda: Unclipped(probes=PROBES), "incident", OBJECTIVE, (1, 2), {STATED: "fail"}
-    ),
+    Case("a23", lambda: Unclipped(probes=PROBES), "incident", OBJECTIVE, (1, 2), {STATED: "fail"}),
     Case("a25", Halved, "incident", OBJECTIVE, (1, 1), {STATED: "fail"}),
     Case("a24", lambda: Halved(probes=PROBES), "incident", OBJECTIVE, (1, 2), {STATED: "fail"}),
 ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from firstbad_recorder import Recorder
 from synthetic import policy
-from synthetic.policy import Array
+from synthetic.policy import Array, Ints
 
 if TYPE_CHECKING:
     from synthetic.trainer import Batch, Trainer
@@ -141,10 +141,9 @@ def _fresh(trainer: Trainer) -> Trainer:
     return twin
 
 
-def of_rows(batch: Batch, chosen: Array) -> Batch:
+def of_rows(batch: Batch, chosen: Ints) -> Batch:
     """The rows given, alone."""
-    at = np.asarray(chosen, int)
-    rows = batch.rows
+    at, rows = chosen, batch.rows
     return replace(
         batch,
         rows=policy.Rows(rows.ids[at], rows.attention[at], rows.position[at], rows.source[at]),
