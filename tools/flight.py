@@ -76,7 +76,11 @@ class Microbatch:
     denominator: float | None = None
     scale: float | None = None
     loss: float | None = None
+    """What its backward pass begins with: scale times a sum over rows or tokens, divided."""
     grad_norm: float | None = None
+    """Of its own gradient, before ranks are joined."""
+    reduction: Literal["sum", "mean"] | None = None
+    """How the gradients of ranks are joined."""
     ratio_p50: float | None = None
     ratio_p95: float | None = None
     ratio_p99: float | None = None

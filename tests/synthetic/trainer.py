@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from firstbad_recorder import Recorder
-from synthetic import policy
+from synthetic import policy, probes
 from synthetic.policy import PAD, STOP, Array, Bools, Ints, Rows, V
 
 
@@ -42,6 +42,8 @@ class Settings:
     """Steps whose tokens are kept."""
     onset: int = 31
     """First step at which a fault that starts later is there."""
+    probes: tuple[int, ...] = ()
+    """Steps after which the gradient path is probed: see probes.py."""
 
     def config(self) -> dict[str, object]:
         """The settings under common names."""
@@ -271,6 +273,14 @@ class Trainer:
         """Whether its gradient reaches the sum."""
         return True
 
+    def reduced(self, ranks: list[Array]) -> Array:
+        """The gradient of the step, from that of each rank."""
+        return np.asarray(sum(ranks[1:], start=ranks[0]))
+
+    def reduction(self) -> str | None:
+        """What the ledger says of it: `sum`, `mean`, or nothing."""
+        return None
+
     def ratio(self, new: Array, old: Array) -> Array:
         """Ratio of new to old probability."""
         return np.asarray(np.exp(new - old))
@@ -324,6 +334,25 @@ class Trainer:
             },
         }
 
+    def groups(self) -> dict[str, slice]:
+        """Named groups of parameters: blocks of the table by task."""
+        return {"table": slice(None)}
+
+    def parameters(self, grad: Array, before: Array) -> list[dict[str, object]]:
+        """Figures of each group, given the gradient as applied and the weights before."""
+        out: list[dict[str, object]] = []
+        for name, part in self.groups().items():
+            g, old, new = grad[part], before[part], self.table[part]
+            moved = new != old
+            out.append({
+                "name": name, "grad_norm": float(np.linalg.norm(g)),
+                "update_norm": float(np.linalg.norm(new - old)),
+                "weight_norm": float(np.linalg.norm(old)),
+                "moved_share": float(moved[g != 0].mean()) if (g != 0).any() else 0.0,
+                "dtype": "float64",
+            })  # fmt: skip
+        return out
+
     def numerics(self, batch: Batch, found: Mapping[str, Any]) -> dict[str, object]:
         """Fields of numerics.json."""
         trail = []
@@ -360,6 +389,8 @@ class Trainer:
                 batch = self.prepared(self.generate(self.step))
                 for update in range(s.updates):
                     self.train(recorder, batch, update, self.step in keep)
+                if self.step in s.probes:
+                    probes.make(self, recorder, batch)
                 self.extra(recorder)
         (folder / "tokenizer.json").write_text(_tokenizer(), encoding="utf-8")
         return folder
@@ -386,44 +417,15 @@ class Trainer:
         probs = np.exp(log_probs)
         entropy = -(probs * log_probs).sum(axis=-1)
         varentropy = (probs * log_probs**2).sum(axis=-1) - entropy**2
-        ratio = self.ratio(new, batch.old)
+        ratio, objective, kl, value, coefficient = self.token_terms(batch, new)
         advantage = np.broadcast_to(batch.advantage[:, None], new.shape)
-        objective, slope = self.policy_terms(ratio, advantage)
-        away = batch.ref - new
-        kl = np.exp(away) - away - 1
         mask = batch.loss_mask
-        coefficient = -slope * ratio + self.kl_sign() * s.beta * (1 - np.exp(away))
-        grad = np.zeros_like(self.table)
-        loss, ledger = 0.0, []
-        for one in self.microbatches(batch):
-            own = np.zeros_like(mask)
-            own[one.rows] = mask[one.rows]
-            value = -objective + self.kl_sign() * s.beta * kl
-            part = one.scale * float(value[own].sum()) / one.denominator
-            gradient = self.gradient(rows, probs, np.where(own, coefficient, 0.0))
-            gradient *= one.scale / one.denominator
-            loss += part
-            if self.reaches(one):
-                grad += gradient
-            spread = ratio[own] if own.any() else np.ones(1)
-            ledger.append({
-                "update": update, "epoch": update, "rank": one.rank, "microbatch": one.index,
-                "samples": [batch.sample[i] for i in one.rows], "n_samples": len(one.rows),
-                "n_tokens": int(own.sum()), "denominator": one.denominator, "scale": one.scale,
-                "loss": part, "grad_norm": float(np.linalg.norm(gradient)),
-                "ratio_p50": float(np.quantile(spread, 0.5)),
-                "ratio_p95": float(np.quantile(spread, 0.95)),
-                "ratio_p99": float(np.quantile(spread, 0.99)),
-                "ratio_max": float(spread.max()),
-                "clip_low_share": float(((spread < 1 - s.clip)).mean()),
-                "clip_high_share": float(((spread > 1 + s.clip)).mean()),
-            })  # fmt: skip
+        grad, loss, ledger = self.backward(batch, rows, probs, ratio, value, coefficient, update)
         norm = float(np.linalg.norm(grad))
         scale = min(1.0, s.clip_norm / norm) if norm > 0 else 1.0
         change = self.update(grad * scale)
         before = self.table
         self.table = self.stored(self.table + change)
-        moved = self.table != before
         self.version += 1
         made = batch.rows.made
         lengths = made.sum(axis=1)
@@ -455,13 +457,7 @@ class Trainer:
             "log_ratio": (new - batch.old)[made], "exp": ratio[made], "objective": objective[made],
             "kl": kl[made],
             "norms": [{"before_clip": norm, "after_clip": norm * scale, "clip_value": s.clip_norm}],
-            "parameters": [{
-                "name": "table", "grad_norm": norm * scale,
-                "update_norm": float(np.linalg.norm(self.table - before)),
-                "weight_norm": float(np.linalg.norm(before)),
-                "moved_share": float(moved[grad != 0].mean()) if (grad != 0).any() else 0.0,
-                "dtype": "float64",
-            }],
+            "parameters": self.parameters(grad * scale, before),
         }  # fmt: skip
         tokens = None
         if keep and update == 0:
@@ -487,6 +483,59 @@ class Trainer:
             numerics=self.numerics(batch, found),
             **{**self.about(batch), "first_pass": update == 0},
         )
+
+    def token_terms(self, batch: Batch, new: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """(R, L) each: ratio, objective, KL, loss, and its derivative by the token's log-prob."""
+        ratio = self.ratio(new, batch.old)
+        advantage = np.broadcast_to(batch.advantage[:, None], new.shape)
+        objective, slope = self.policy_terms(ratio, advantage)
+        away = batch.ref - new
+        kl = np.exp(away) - away - 1
+        weight = self.kl_sign() * self.s.beta
+        value = -objective + weight * kl
+        return ratio, objective, kl, value, -slope * ratio + weight * (1 - np.exp(away))
+
+    def backward(
+        self,
+        batch: Batch,
+        rows: Rows,
+        probs: Array,
+        ratio: Array,
+        value: Array,
+        coefficient: Array,
+        update: int = 0,
+    ) -> tuple[Array, float, list[dict[str, object]]]:
+        """Gradient of the step, loss, and the ledger of its micro-batches."""
+        s, mask = self.s, batch.loss_mask
+        ranks = [np.zeros_like(self.table) for _ in range(s.ranks)]
+        loss = 0.0
+        ledger: list[dict[str, object]] = []
+        for one in self.microbatches(batch):
+            own = np.zeros_like(mask)
+            own[one.rows] = mask[one.rows]
+            part = one.scale * float(value[own].sum()) / one.denominator
+            gradient = self.gradient(rows, probs, np.where(own, coefficient, 0.0))
+            gradient *= one.scale / one.denominator
+            loss += part
+            if self.reaches(one):
+                ranks[one.rank] += gradient
+            spread = ratio[own] if own.any() else np.ones(1)
+            ledger.append({
+                "update": update, "epoch": update, "rank": one.rank, "microbatch": one.index,
+                "samples": [batch.sample[i] for i in one.rows], "n_samples": len(one.rows),
+                "n_tokens": int(own.sum()), "denominator": one.denominator, "scale": one.scale,
+                "loss": part, "grad_norm": float(np.linalg.norm(gradient)),
+                "ratio_p50": float(np.quantile(spread, 0.5)),
+                "ratio_p95": float(np.quantile(spread, 0.95)),
+                "ratio_p99": float(np.quantile(spread, 0.99)),
+                "ratio_max": float(spread.max()),
+                "clip_low_share": float(((spread < 1 - s.clip)).mean()),
+                "clip_high_share": float(((spread > 1 + s.clip)).mean()),
+                **({} if self.reduction() is None else {"reduction": self.reduction()}),
+            })  # fmt: skip
+        if self.reduction() == "mean":
+            loss /= s.ranks
+        return self.reduced(ranks), loss, ledger
 
     def old_table_of(self, table: Array) -> Array:
         """Weights of the second and third pass of old log-probs, given those before the update."""

@@ -11,8 +11,10 @@ import pytest
 from firstbad.tools import registry
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Metrics
+from firstbad.tools.readers import open_run
 from firstbad.tools.registry import Measured, find_tool, run_tool, tools
 from firstbad.tools.run import Run
+from synthetic.cases_accumulation import InParts
 
 MakeRun = Callable[..., Run]
 
@@ -141,9 +143,22 @@ def test_no_data_and_wrong_questions_are_told_apart(meter: str, make_run: MakeRu
         run_tool(meter, make_run(), {"how": "asked wrongly"}, evidence_id="E6")
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A sound run with a record of micro-batches, parameters and probes."""
+    trainer = InParts(steps=20, captures=5, probes=(2,))
+    return open_run(str(trainer.run(tmp_path_factory.mktemp("recorded"))))
+
+
+def with_data(name: str, *runs: Run) -> Run:
+    """The first run that has what the tool reads."""
+    return next(r for r in runs if run_tool(name, r, {}, evidence_id="E1").status == "measured")
+
+
 @pytest.mark.parametrize("name", list(tools()))
-def test_the_same_run_gives_the_same_evidence(name: str, healthy: Run) -> None:
-    found = [run_tool(name, healthy, {}, evidence_id="E1") for _ in range(2)]
+def test_the_same_run_gives_the_same_evidence(name: str, healthy: Run, recorded: Run) -> None:
+    run = with_data(name, healthy, recorded)
+    found = [run_tool(name, run, {}, evidence_id="E1") for _ in range(2)]
     assert found[0].status == "measured"
     assert found[0].model_copy(update={"seconds": 0.0}) == found[1].model_copy(
         update={"seconds": 0.0}
@@ -151,8 +166,8 @@ def test_the_same_run_gives_the_same_evidence(name: str, healthy: Run) -> None:
 
 
 @pytest.mark.parametrize("name", list(tools()))
-def test_a_healthy_run_has_no_first_bad_step(name: str, healthy: Run) -> None:
-    found = run_tool(name, healthy, {}, evidence_id="E1")
+def test_a_healthy_run_has_no_first_bad_step(name: str, healthy: Run, recorded: Run) -> None:
+    found = run_tool(name, with_data(name, healthy, recorded), {}, evidence_id="E1")
     assert found.metrics is not None
     assert found.metrics.get("first_bad_step") is None
     assert not found.metrics.get("from_start", False)

@@ -22,6 +22,14 @@ PARTS = {
 }
 WITHOUT_DATA = (
     "check_moments",
+    "check_captured_loss",
+    "check_microbatch_norms",
+    "check_microbatch_rows",
+    "check_microbatch_weights",
+    "check_objective_probe",
+    "check_parameter_groups",
+    "read_accumulation_probe",
+    "read_fit_probe",
     "check_stored_weights",
     "classify_reproduction",
     "compare_states",
@@ -29,7 +37,8 @@ WITHOUT_DATA = (
     "measure_update_size",
     "measure_weight_moves",
 )
-"""The demo has neither optimizer states nor weights, no rerun, and no alarm of a recorder."""
+"""The demo has neither optimizer states nor weights, no rerun, and no recorder's alarm, probe
+or ledger."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
