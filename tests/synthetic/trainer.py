@@ -315,7 +315,7 @@ class Trainer:
             "in_order": True,
             "filters": "none",
             "first_pass": True,
-            "policy_version": self.version,
+            "policy_version": self.version - 1,  # before the update of this step
             "seeds": {"sampler": self.s.seed},
             "stages": {
                 "generated": batch.sample,
