@@ -26,6 +26,9 @@ ALLOWED = (
 )
 """Settings that bound the lag, in updates of the weights."""
 
+CORRECTIONS = ("vllm_importance_sampling_correction", "rollout_is", "use_tis", "tis_imp_ratio_cap")
+"""Settings that weigh tokens by how far the sampler is, or switch that off."""
+
 
 class PolicyLag(Dated):
     """Lag: updates that the trainer's weights are ahead of those that sampled a row."""
@@ -33,6 +36,8 @@ class PolicyLag(Dated):
     n_rows: int
     allowed: float | None
     """Largest lag by the settings; None where none of them bounds it."""
+    corrected: bool | None
+    """The settings weigh tokens by how far their sampler is; None where none of them says."""
     mean: float
     largest: int
     share_over: float | None
@@ -89,6 +94,7 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
     metrics = PolicyLag(
         n_rows=len(everything),
         allowed=allowed,
+        corrected=_corrected(run.config.values),
         mean=_r(everything.mean()),
         largest=int(everything.max()),
         share_over=None if allowed is None else _r((everything > allowed).mean()),
@@ -157,6 +163,11 @@ def _fits(sides: list[Sides]) -> _Fits:
         mean.get("old"),
         mean.get("same"),
     )
+
+
+def _corrected(values: Mapping[str, object]) -> bool | None:
+    said = [v for k, v in values.items() if k.rpartition(".")[2] in CORRECTIONS]
+    return any(v not in (None, False, "none", "null", 0) for v in said) if said else None
 
 
 def _number(values: Mapping[str, object], name: str) -> float | None:

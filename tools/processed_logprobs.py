@@ -20,7 +20,7 @@ SLOPE = 0.05
 """Slope from which a capture counts as of another temperature, with a fit of `CLEAN`."""
 CLEAN = 0.8
 CUT = 0.01
-"""Lost mass from which a capture counts as of a cut tail, where `ONE_SIDED` of the difference is gain."""
+"""Lost mass from which a capture is of a cut tail, where `ONE_SIDED` of the difference is gain."""
 ONE_SIDED = 0.95
 
 
@@ -55,7 +55,7 @@ class Processing(Dated):
     kept_least: float
     """First percentile of exp(trainer - engine): for top-p at least p."""
     one_sided: float
-    """Of the sum of abs(y): what the engine gives more. 1 for a cut tail, about a half for noise."""
+    """Of the sum of abs(y): what the engine gives more. 1 for a cut tail, a half for noise."""
     repeat_gap: float | None
     """Mean y of tokens that stood in the row before less that of new ones, beyond the slope: below
     0 where the engine's side has a penalty on repetition, above where the trainer's has."""
@@ -223,8 +223,8 @@ def _told(m: Processing) -> str:
     return (
         f"engine less trainer log-probs on {number(m.n_tokens)} tokens: temperature ratio {ratio} "
         f"explains {number(m.slope_fit, digits=3)} of the spread; kept mass "
-        f"{number(m.kept_mass, digits=3)}, {number(m.one_sided, digits=3)} of the difference is what "
-        "the engine gives more"
+        f"{number(m.kept_mass, digits=3)}, {number(m.one_sided, digits=3)} of the difference is "
+        "what the engine gives more"
     )
 
 

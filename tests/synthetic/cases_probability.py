@@ -10,7 +10,7 @@ import numpy as np
 
 from synthetic import policy
 from synthetic.cases import Case
-from synthetic.policy import COLON, COPY, DIGITS, STOP, WORDS, Array, Ints, Rows, V
+from synthetic.policy import DIGITS, WORDS, Array, Ints, Rows, V
 from synthetic.trainer import Batch, Trainer
 
 
