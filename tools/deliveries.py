@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.flight import Sync
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
+from firstbad.tools.sides import Sides, pooled, read_sides
 
 SHOWN = 40
 
@@ -31,11 +34,15 @@ class Deliveries(Dated):
     """An adapter was sent, and generation requests name another one or none."""
     n_cache_kept: int
     """Cached keys and values of older weights were not dropped."""
-    n_plain: int
-    """Bad by more than a digest: faults that no other number format of the engine explains."""
-    only_digests: bool
-    """Digests alone differ, in every delivery that has any: so do they where the engine stores
-    another dtype or layout."""
+    all_bad: bool
+    """Every delivery has a fault: so it looks as well where the books are kept in another way, such
+    as digests of an engine that stores another dtype, or no cache that could be cleared."""
+    n_tokens_since: int
+    """Captured tokens under bad deliveries, of rows that claim the trainer's own weights."""
+    difference_since: float | None
+    """Mean abs(trainer - engine) on them, nats: what the bad deliveries do."""
+    moved_since: float | None
+    """Mean abs(trainer - reference) on them: weights that have not moved need no delivery."""
     last_delivery_step: int
     overdue_steps: int
     """Steps of the run after the last delivery, beyond the largest gap between two of them."""
@@ -58,7 +65,9 @@ def check_deliveries(run: Run) -> Measured[Deliveries]:
     end = max([syncs[-1].step, *run.signals.steps.tolist()])
     gaps = [b.step - a.step for a, b in zip(syncs, syncs[1:], strict=False)]
     first = next((i for i in range(len(bad)) if bad[i]), None)
-    plain = [bool(set(f) - {"digest"}) for f in faults]
+    sides = list(read_sides(run, "trainer", "engine")) if any(bad) else []
+    under = [s for s in sides if _is_under(s.step, syncs, bad)]
+    gap, moved = (_mean(under, other) for other in ("engine", "ref"))
     metrics = Deliveries(
         n_deliveries=len(syncs),
         n_bad=sum(bad),
@@ -69,8 +78,10 @@ def check_deliveries(run: Run) -> Measured[Deliveries]:
         n_short=count["short"],
         n_adapter_unnamed=count["adapter"],
         n_cache_kept=count["cache"],
-        n_plain=sum(plain),
-        only_digests=bool(count["digest"]) and not any(plain) and count["digest"] == sum(compared),
+        all_bad=all(bad),
+        n_tokens_since=gap[0],
+        difference_since=gap[1],
+        moved_since=moved[1],
         last_delivery_step=syncs[-1].step,
         overdue_steps=max(0, end - 1 - syncs[-1].step - max(gaps, default=1)),
         first_bad_step=None if first is None else syncs[first].step + 1,
@@ -138,6 +149,19 @@ def _ended(syncs: list[Sync], bad: list[bool]) -> int | None:
         return None
     last = len(bad) - 1 - bad[::-1].index(True)
     return syncs[last + 1].step
+
+
+def _is_under(step: int, syncs: list[Sync], bad: list[bool]) -> bool:
+    """Whether the last delivery before a step was bad."""
+    before = [b for s, b in zip(syncs, bad, strict=True) if s.step < step]
+    return bool(before) and before[-1]
+
+
+def _mean(sides: list[Sides], other: str) -> tuple[int, float | None]:
+    """Tokens, and their mean abs(trainer - other)."""
+    gaps = [np.abs(delta[use]) for _, use, delta in pooled(sides, "trainer", other)]
+    values = np.concatenate(gaps) if gaps else np.empty(0)
+    return len(values), round(float(values.mean()), 6) if len(values) else None
 
 
 def _named(s: Sync) -> str:

@@ -15,11 +15,15 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import PADDING, BoolArray, Capture, Run
+from firstbad.tools.sides import samples_of
 
 Ids = tuple[int, ...]
-Where = Literal["same", "prompt", "completion"]
+Edits = tuple[tuple[Ids, Ids], ...]
+Where = Literal["prompt", "completion", "end"]
 LOOKED_AT = 400
-"""Rows that differ and are compared token by token."""
+"""Prompts that differ and are compared token by token."""
+LONGER = 32
+"""Tokens that the engine's prompt is looked for beyond the trainer's, where answers differ too."""
 LONGEST = 4000
 """Prompt tokens that are compared: beyond, only whether they are equal is known."""
 ALIKE = 0.8
@@ -32,6 +36,10 @@ class EngineTokens(Dated):
 
     n_rows: int
     share_differs: float
+    """In the prompt or the answer."""
+    share_end_differs: float
+    """One side alone has a token more, or another one, at the very end: a stop token that was put
+    or taken away. Not counted in `share_differs`."""
     share_prompt_differs: float
     share_completion_differs: float
     """Prompts are equal there and the answer is not: text that was tokenised again."""
@@ -56,8 +64,6 @@ class _Row:
     prompt: int
     """Tokens of the trainer's prompt."""
     where: Where
-    edits: tuple[tuple[Ids, Ids], ...]
-    """Of the prompt: ids of the trainer, ids of the engine in their place."""
 
 
 @tool
@@ -69,38 +75,42 @@ def compare_engine_tokens(run: Run) -> Measured[EngineTokens]:
 
     Cannot tell: inputs that are no tokens, such as pixels.
     """
+    if not any("engine_token_id" in c.arrays for c in samples_of(run)):
+        raise NoData("no captures with the token ids of the engine")
     rows: list[_Row] = []
-    seen: dict[int, tuple[int, int]] = {}
+    total: dict[int, int] = {}
     for capture in run.captures:
-        found = _rows(capture, room=LOOKED_AT - len(rows))
-        if found is not None:
-            rows += found[1]
-            seen[capture.step] = found[0], found[2]
-    n = sum(total for total, _ in seen.values())
+        if (pairs := _pairs(capture)) is not None:
+            total[capture.step] = len(pairs)
+            rows += [r for p in pairs if (r := _differs(capture.step, *p)) is not None]
+    n = sum(total.values())
     if not n:
         raise NoData("no captures with the token ids of the engine")
-    steps = list(seen)
-    first = next((i for i, s in enumerate(steps) if seen[s][1]), None)
-    different = sum(d for _, d in seen.values())
-    of_prompt = [r for r in rows if r.where == "prompt"]
-    scale = different / max(1, len(rows)) / n
-    template = _template(of_prompt)
+    ends = [r for r in rows if r.where == "end"]
+    rows = [r for r in rows if r.where != "end"]
+    bad = {r.step for r in rows}
+    steps = list(total)
+    first = next((i for i, s in enumerate(steps) if s in bad), None)
+    of_prompt = [r for r in rows if r.where == "prompt"][:LOOKED_AT]
+    edits = [_edits(r) for r in of_prompt]
+    template = _template(edits)
     texts = run.vocabulary.texts if run.vocabulary else None
     same = None
     if texts is not None and rows:
         same = sum(_text(r.ours, texts) == _text(r.theirs, texts) for r in rows) / len(rows)
     metrics = EngineTokens(
         n_rows=n,
-        share_differs=_r(different / n),
-        share_prompt_differs=_r(len(of_prompt) * scale),
-        share_completion_differs=_r((len(rows) - len(of_prompt)) * scale),
+        share_differs=_r(len(rows) / n),
+        share_end_differs=_r(len(ends) / n),
+        share_prompt_differs=_r(sum(r.where == "prompt" for r in rows) / n),
+        share_completion_differs=_r(sum(r.where == "completion" for r in rows) / n),
         share_by_template=_r(np.mean(template)) if of_prompt else None,
         share_by_content=_r(1 - np.mean(template)) if of_prompt else None,
-        share_first_doubled=_r(sum(_doubled(r) for r in rows) * scale),
+        share_first_doubled=_r(sum(_doubled(r) for r in rows) / n),
         share_same_text=None if same is None else _r(same),
         edit_tokens=(
-            _r(np.mean([sum(max(len(a), len(b)) for a, b in r.edits) for r in of_prompt]))
-            if of_prompt
+            _r(np.mean([sum(max(len(a), len(b)) for a, b in row) for row in edits]))
+            if edits
             else None
         ),
         first_bad_step=None if first is None else steps[first],
@@ -118,8 +128,8 @@ def compare_engine_tokens(run: Run) -> Measured[EngineTokens]:
     )
 
 
-def _rows(capture: Capture, room: int) -> tuple[int, list[_Row], int] | None:
-    """Rows of a capture, those that differ (up to `room` of them) and how many do."""
+def _pairs(capture: Capture) -> list[tuple[Ids, Ids, Ids]] | None:
+    """Prompt and answer of the trainer, and all that the engine had, of each row."""
     engine, ids = capture.arrays.get("engine_token_id"), capture.arrays.get("token_id")
     prompt, mask = capture.arrays.get("prompt_token_id"), capture.mask("prompt_mask")
     source = capture.arrays.get("source")
@@ -128,44 +138,47 @@ def _rows(capture: Capture, room: int) -> tuple[int, list[_Row], int] | None:
     made = np.asarray(source != PADDING)
     before = np.zeros((len(ids), 0), np.int64) if prompt is None or mask is None else prompt
     shown: BoolArray = np.zeros(before.shape, bool) if mask is None else mask
-    found: list[_Row] = []
-    different = 0
-    for i in range(len(ids)):
-        asked, answer = _ids(before[i], shown[i]), _ids(ids[i], made[i])
-        theirs = _ids(engine[i], np.asarray(engine[i] >= 0))
-        if not theirs or asked + answer == theirs:
-            continue
-        different += 1
-        if len(found) < room:
-            found.append(_row(capture.step, asked, answer, theirs))
-    return len(ids), found, different
+    had = np.asarray(engine >= 0)
+    return [
+        (_ids(before[i], shown[i]), _ids(ids[i], made[i]), _ids(engine[i], had[i]))
+        for i in range(len(ids))
+    ]
 
 
 def _ids(values: np.ndarray, use: BoolArray) -> Ids:
     return tuple(np.asarray(values)[use].astype(int).tolist())
 
 
-def _row(step: int, asked: Ids, answer: Ids, theirs: Ids) -> _Row:
-    if theirs[: len(asked)] == asked:
-        return _Row(step, asked + answer, theirs, len(asked), "completion", ())
-    # What both answers share at the end is no part of the prompts.
-    at = 0
-    while at < min(len(answer), len(theirs)) and answer[-1 - at] == theirs[-1 - at]:
-        at += 1
-    given = theirs[: len(theirs) - at] if at == len(answer) else theirs
-    edits = _edits(asked, given) if len(asked) <= LONGEST else ((asked, given),)
-    return _Row(step, asked + answer, theirs, len(asked), "prompt", edits)
+def _differs(step: int, asked: Ids, answer: Ids, theirs: Ids) -> _Row | None:
+    """The row, where both sides have other ids; some engines write down the answer alone."""
+    ours = asked + answer
+    if not theirs or theirs in (ours, answer):
+        return None
+    same_answer = bool(answer) and theirs[-len(answer) :] == answer
+    where: Where = "prompt" if same_answer or theirs[: len(asked)] != asked else "completion"
+    if ours[:-1] in (theirs, theirs[:-1]) or ours == theirs[:-1]:
+        where = "end"
+    return _Row(step, ours, theirs, len(asked), where)
 
 
-def _edits(ours: Ids, theirs: Ids) -> tuple[tuple[Ids, Ids], ...]:
-    codes = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
-    return tuple((ours[a:b], theirs[c:d]) for kind, a, b, c, d in codes if kind != "equal")
+def _edits(row: _Row) -> Edits:
+    """Of the prompt: ids of the trainer, and ids of the engine in their place."""
+    ours, theirs, asked = row.ours, row.theirs, row.prompt
+    same = 0  # what both answers share at the end is no part of the prompts
+    while same < min(len(ours) - asked, len(theirs)) and ours[-1 - same] == theirs[-1 - same]:
+        same += 1
+    whole = same == len(ours) - asked
+    given = theirs[: len(theirs) - same] if whole else theirs[: asked + LONGER]
+    if max(asked, len(given)) > LONGEST:
+        return ((ours[:asked], given),)
+    codes = SequenceMatcher(None, ours[:asked], given, autojunk=False).get_opcodes()
+    return tuple((ours[a:b], given[c:d]) for kind, a, b, c, d in codes if kind != "equal")
 
 
-def _template(rows: list[_Row]) -> list[bool]:
+def _template(rows: list[Edits]) -> list[bool]:
     """Whether every edit of a row stands in most of the rows."""
-    count = Counter(edit for row in rows for edit in dict.fromkeys(row.edits))
-    return [all(count[e] >= ALIKE * len(rows) for e in row.edits) for row in rows]
+    count = Counter(edit for edits in rows for edit in dict.fromkeys(edits))
+    return [all(count[e] >= ALIKE * len(rows) for e in edits) for edits in rows]
 
 
 def _doubled(row: _Row) -> bool:

@@ -18,21 +18,22 @@ APART = 0.02
 class FittingWeights(Dated):
     """Engine against the claimed weights and against the reference, where it is the first policy.
 
-    Of the captures at which engine and trainer, and trainer and reference, are 0.02 nats apart.
+    Of the captures at which engine and trainer, and trainer and reference, are 0.02 nats apart;
+    None where there are none.
     """
 
     n_tokens: int
-    claimed_difference: float
+    claimed_difference: float | None
     """Mean abs(engine - trainer), nats: the version that the rows claim."""
-    reference_difference: float
+    reference_difference: float | None
     """Mean abs(engine - reference)."""
-    reference_fits: float
+    reference_fits: float | None
     """`reference_difference` over `claimed_difference`: near 0 where the engine still serves the
     weights that training began with."""
-    way_back: float
+    way_back: float | None
     """Least squares of (engine - trainer) on (reference - trainer): 0 for the trainer's weights, 1
     for the first ones, between for a policy on the way."""
-    way_back_fit: float
+    way_back_fit: float | None
     """Share of the squared difference that this explains: 0 for another kernel."""
 
 
@@ -46,11 +47,15 @@ def fit_version(run: Run) -> Measured[FittingWeights]:
     Cannot tell: weights on another way than that from the reference to the trainer; nothing where
     the reference is another model.
     """
-    sides = list(read_sides(run))
-    engine = {s.step: (s, use, -d) for s, use, d in pooled(sides, "trainer", "engine")}
+    sides = list(read_sides(run, "trainer", "engine", "ref"))
+    engine = {s.step: (use, -d) for s, use, d in pooled(sides, "trainer", "engine")}
     moved = {s.step: (use, -d) for s, use, d in pooled(sides, "trainer", "ref")}
+    if not engine.keys() & moved.keys():
+        raise NoData(
+            "no captures of fresh rollouts with log-probs of engine, trainer and reference"
+        )
     rows, ys, xs = [], [], []
-    for step, (_, use, d) in engine.items():
+    for step, (use, d) in engine.items():
         if step not in moved:
             continue
         both = use & moved[step][0]
@@ -60,7 +65,16 @@ def fit_version(run: Run) -> Measured[FittingWeights]:
             ys.append(y)
             xs.append(x)
     if not rows:
-        raise NoData("no captures at which engine, trainer and reference are apart")
+        found = FittingWeights(
+            n_tokens=0,
+            claimed_difference=None,
+            reference_difference=None,
+            reference_fits=None,
+            way_back=None,
+            way_back_fit=None,
+            sampled=True,
+        )
+        return Measured(found, "engine, trainer and reference are nowhere apart: nothing to fit")
     y, x = np.concatenate(ys), np.concatenate(xs)
     back = float(x @ y) / float(x @ x)
     metrics = FittingWeights(

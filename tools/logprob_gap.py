@@ -116,7 +116,7 @@ def compare_logprobs(
 
     Cannot tell: which side is right. Two sides that agree may both be wrong.
     """
-    sides = list(read_sides(run))
+    sides = list(read_sides(run, left, right))
     low, high = clip_of(run)
     parts = [_part(*found, low, high) for found in pooled(sides, left, right)]
     if not parts:

@@ -60,6 +60,8 @@ class PolicyLag(Dated):
     old_fits_difference: float | None
     """Mean abs(old - engine) of lagging rows: near the floor where old log-probs are those of the
     policy that sampled."""
+    old_copied: bool | None
+    """Old log-probs of lagging rows are the engine's own numbers: that they agree says nothing."""
     old_is_new_difference: float | None
     """Mean abs(old - new) of lagging rows: 0 where old log-probs are those of the present policy,
     so that ratios begin at 1 by construction."""
@@ -90,7 +92,7 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
     bound = max(1.0, float(thirds[0].mean()) + 1) if allowed is None else allowed
     off = [bool((lags[s] > bound).any()) for s in steps]
     first = next((i for i, o in enumerate(off) if o), None)
-    fits = _fits(list(read_sides(run)))
+    fits = _fits(list(read_sides(run, "trainer", "engine")))
     metrics = PolicyLag(
         n_rows=len(everything),
         allowed=allowed,
@@ -107,6 +109,7 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
         lagging_difference=fits.lagging,
         current_difference=fits.current,
         old_fits_difference=fits.old,
+        old_copied=fits.copied,
         old_is_new_difference=fits.same,
         first_bad_step=None if first is None else steps[first],
         last_good_step=None if not first else steps[first - 1],
@@ -136,6 +139,7 @@ class _Fits:
     lagging: float | None
     current: float | None
     old: float | None
+    copied: bool | None
     same: float | None
 
 
@@ -161,6 +165,7 @@ def _fits(sides: list[Sides]) -> _Fits:
         mean.get("lagging"),
         mean.get("current"),
         mean.get("old"),
+        bool((pools["old"] == 0).all()) if "old" in mean else None,
         mean.get("same"),
     )
 

@@ -85,7 +85,9 @@ def fit_processing(run: Run) -> Measured[Processing]:
 
     Cannot tell by itself which side is right: the surprise of the sampled tokens does.
     """
-    parts = [(sides, use, -delta) for sides, use, delta in pooled(list(read_sides(run)), *_PAIR)]
+    parts = [
+        (sides, use, -delta) for sides, use, delta in pooled(list(read_sides(run, *_PAIR)), *_PAIR)
+    ]
     if not parts:
         raise NoData("no captures of fresh rollouts that hold log-probs of trainer and engine")
     singles = [(p, _fit([p])) for p in parts if p[1].sum() >= FEWEST]

@@ -37,7 +37,9 @@ def compare_routing(run: Run) -> Measured[Routing]:
     Cannot tell: which layer, since only a digest over all layers is recorded.
     """
     found: list[tuple[int, BoolArray, FloatArray]] = []
-    for sides, use, delta in pooled(list(read_sides(run)), "trainer", "engine"):
+    for sides, use, delta in pooled(
+        list(read_sides(run, "trainer", "engine")), "trainer", "engine"
+    ):
         arrays = run.captures.at(sides.step).arrays
         ours, theirs = arrays.get("expert_trainer"), arrays.get("expert_engine")
         if ours is not None and theirs is not None and ours.shape == theirs.shape == use.shape:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.errors import UserError
 from firstbad.tools.run import BoolArray, Capture, FloatArray, IntArray, Run
 from firstbad.tools.tokens import completion_end
 from firstbad.tools.updates import first_updates
+
+OF_TRAINER = ("old", "new", "recheck")
+"""Passes of the trainer; its own log-probs are those of the last that was captured."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Sides:
     @property
     def trainer(self) -> FloatArray | None:
         """(R, T) the trainer's own log-probs: the repeated pass, or the nearest to it."""
-        return next((self.logp[n] for n in ("recheck", "new", "old") if n in self.logp), None)
+        return next((self.logp[n] for n in reversed(OF_TRAINER) if n in self.logp), None)
 
     def side(self, name: str) -> FloatArray | None:
         """(R, T) one side by name; `trainer` is the trainer's own."""
@@ -49,11 +53,31 @@ class Sides:
         return np.asarray(self.real & (self.lag == 0)[:, None])
 
 
-def read_sides(run: Run) -> Iterator[Sides]:
-    """Captures of fresh rollouts, in step order, that hold the trainer's log-probs."""
+def read_sides(run: Run, *needs: str) -> Iterator[Sides]:
+    """Captures of fresh rollouts, in step order, that hold the trainer's log-probs.
+
+    Dumps of a run hold the same fields: where the first, the middle and the last lack one of the
+    sides that are needed, the others are not read.
+    """
+    wanted = [OF_TRAINER if name == "trainer" else (name,) for name in needs]
+    if not any(
+        all(any(f"logp_{n}" in c.arrays for n in names) for names in wanted)
+        for c in samples_of(run)
+    ):
+        return
     for capture in run.captures:
         if run.fresh_at(capture.step) and (found := _read(run, capture)) is not None:
             yield found
+
+
+def samples_of(run: Run) -> Iterator[Capture]:
+    """The first, the middle and the last capture, where they can be read."""
+    steps = run.captures.steps.tolist()
+    for i in sorted({0, len(steps) // 2, len(steps) - 1}) if steps else ():
+        try:
+            yield run.captures.at(steps[i])
+        except UserError:  # whoever reads all of them tells why
+            continue
 
 
 def claimed_lag(run: Run, step: int) -> IntArray | None:
@@ -76,7 +100,7 @@ def _read(run: Run, capture: Capture) -> Sides | None:
             logp[name] = values
     if untouched is False or (untouched is None and logp.keys() & {"old", "recheck"}):
         logp.pop("new", None)
-    if not logp.keys() & {"old", "new", "recheck"}:
+    if not logp.keys() & set(OF_TRAINER):
         return None
     lag = claimed_lag(run, capture.step)
     return Sides(
@@ -118,8 +142,8 @@ def _pads(capture: Capture) -> dict[str, FloatArray]:
 def pooled(sides: list[Sides], left: str, right: str) -> list[tuple[Sides, BoolArray, FloatArray]]:
     """Captures that have both sides: the tokens compared (R, T), and left - right of each.
 
-    Rows that claim older weights are left out where the engine is compared: there a difference is
-    legal. `old` of such rows belongs to them, and is left out of what the trainer repeats.
+    Rows that claim older weights are left out: there a difference is legal, from the engine and
+    from `old`, which then belongs to the weights that sampled.
     """
     found = []
     for each in sides:

@@ -284,7 +284,8 @@ def read_dump(run: Run, capture: Capture) -> _Dump | None:
     k1 = k3 = None
     if ref is not None and ref.shape == logp.shape:
         x = (logp - ref)[use & np.isfinite(ref)]
-        k1, k3 = x, np.exp(np.clip(-x, -50, 50)) + x - 1.0
+        if len(x):
+            k1, k3 = x, np.exp(np.clip(-x, -50, 50)) + x - 1.0
     return _Dump(
         capture.step,
         d[use],

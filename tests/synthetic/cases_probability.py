@@ -60,6 +60,19 @@ class Unwritten(NotDelivered):
     """... and no ledger is kept: `files` takes it away."""
 
 
+class Bare(NotDelivered):
+    """... nor is a reference scored, nor a version claimed: only the growth is left."""
+
+    def more_tokens(self, batch: Batch) -> dict[str, object]:
+        return {"logp_ref": None}
+
+    def rollout_rows(self, batch: Batch) -> list[dict[str, object]]:
+        return [
+            {k: v for k, v in row.items() if k != "policy_version"}
+            for row in super().rollout_rows(batch)
+        ]
+
+
 class Reloaded(Ledger):
     """Waking from sleep, the engine loads the first checkpoint over what was delivered."""
 
@@ -92,6 +105,13 @@ class CacheKept(Ledger):
         if self.after:
             self.engine[::4] = older[::4]
         return self.ledger(cache_cleared=not self.after)
+
+
+class NoCache(Ledger):
+    """Look-alike: an engine without a cache, which never clears one."""
+
+    def sync(self) -> dict[str, object]:
+        return {**super().sync(), "cache_cleared": False}
 
 
 class OtherFormat(Ledger):
@@ -135,6 +155,26 @@ class TooOld(Async):
 
     def behind(self) -> int:
         return 12 if self.after else 1
+
+
+class OldIsPresent(Async):
+    """Old log-probs of stale rows are recomputed with the present weights; nothing corrects."""
+
+    lag = 6
+    allowed = 8
+
+    def config(self) -> dict[str, object]:
+        return {**super().config(), "vllm_importance_sampling_correction": False}
+
+    def old_table(self) -> Array:
+        return self.table
+
+
+class Corrected(OldIsPresent):
+    """Look-alike: ... and importance weights correct for the sampler."""
+
+    def config(self) -> dict[str, object]:
+        return {**super().config(), "vllm_importance_sampling_correction": True}
 
 
 class RawReported(Trainer):
@@ -192,6 +232,13 @@ class Quantised(Trainer):
         if not self.after:
             return super().engine_arithmetic(values)
         return np.where(values > -15, np.round(values / self.grid) * self.grid, values)
+
+
+class HalfPrecision(Trainer):
+    """Look-alike: the engine rounds as bfloat16 does, the trainer does not."""
+
+    def engine_arithmetic(self, values: Array) -> Array:
+        return values + 0.03 * _noise(values.shape, int(self.rng.integers(1 << 30)))
 
 
 class Coarse(Trainer):
@@ -343,9 +390,9 @@ CASES = [
     Case("p3", lambda: AdapterUnnamed(), "incident", "prob.weight_sync", (1, 6)),
     Case("p4", lambda: Async(), "healthy", twin_of="prob.stale_rollouts"),
     Case("p5", lambda: TooOld(), "incident", "prob.stale_rollouts", (31, 33)),
-    Case("p6", lambda: RawReported(temperature=0.6, **START), "incident",
+    Case("p6", lambda: RawReported(temperature=0.6, group=10, **START), "incident",
          "prob.processed_logprobs", (1, 1)),
-    Case("p7", lambda: RawReported(temperature=0.6), "incident",
+    Case("p7", lambda: RawReported(temperature=0.6, group=10), "incident",
          "prob.processed_logprobs", (31, 33)),
     Case("p8", lambda: TailCut(), "incident", "prob.processed_logprobs", (31, 33)),
     Case("p9", lambda: TailCut(**START), "incident", "prob.processed_logprobs", (1, 1)),
@@ -368,5 +415,10 @@ CASES = [
     Case("p26", lambda: Dropout(), "incident", "prob.nondeterministic_trainer", (31, 33)),
     Case("p27", lambda: DropoutInNew(**START), "incident",
          "prob.nondeterministic_trainer", (1, 1)),
+    Case("p29", HalfPrecision, "healthy", twin_of="prob.engine_mismatch"),
+    Case("p30", lambda: Bare(), "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
+    Case("p31", lambda: OldIsPresent(), "incident", "prob.old_logprob_source"),
+    Case("p32", lambda: Corrected(), "undetermined", twin_of="prob.old_logprob_source"),
+    Case("p33", lambda: NoCache(), "healthy", twin_of="prob.weight_sync"),
     Case("p28", lambda: OldBefore(), "incident", "prob.old_logprob_source", (31, 33)),
 ]  # fmt: skip

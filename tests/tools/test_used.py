@@ -20,8 +20,18 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
-"""The demo has neither optimizer states nor weights."""
+WITHOUT_DATA = (
+    "check_deliveries",
+    "check_policy_lag",
+    "check_stored_weights",
+    "compare_engine_tokens",
+    "compare_logprobs",
+    "compare_routing",
+    "find_still_parameters",
+    "fit_processing",
+    "fit_version",
+)
+"""The demo has no optimizer states, no weights, and nothing of another engine."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
