@@ -138,7 +138,7 @@ def _pairs(capture: Capture) -> list[tuple[Ids, Ids, Ids]] | None:
     made = np.asarray(source != PADDING)
     before = np.zeros((len(ids), 0), np.int64) if prompt is None or mask is None else prompt
     shown: BoolArray = np.zeros(before.shape, bool) if mask is None else mask
-    had = np.asarray(engine >= 0)
+    had = np.asarray(engine).astype(np.int64) >= 0
     return [
         (_ids(before[i], shown[i]), _ids(ids[i], made[i]), _ids(engine[i], had[i]))
         for i in range(len(ids))

@@ -234,6 +234,16 @@ class Quantised(Trainer):
         return np.where(values > -15, np.round(values / self.grid) * self.grid, values)
 
 
+class LessExact(Ledger):
+    """Every delivery is whole; the engine's arithmetic errs more on a sharper policy."""
+
+    def engine_arithmetic(self, values: Array) -> Array:
+        scale = np.random.default_rng(13).normal(size=V)
+        sharp = np.where(values > -15, values, 0.0)
+        apart = sharp - sharp.mean(axis=-1, keepdims=True)
+        return values + 0.008 * self.after * scale * apart**3
+
+
 class HalfPrecision(Trainer):
     """Look-alike: the engine rounds as bfloat16 does, the trainer does not."""
 
@@ -420,5 +430,7 @@ CASES = [
     Case("p31", lambda: OldIsPresent(), "incident", "prob.old_logprob_source"),
     Case("p32", lambda: Corrected(), "undetermined", twin_of="prob.old_logprob_source"),
     Case("p33", lambda: NoCache(), "healthy", twin_of="prob.weight_sync"),
+    Case("p34", lambda: LessExact(**START), "incident", "prob.engine_mismatch",
+         (1, 12), twin_of="prob.weight_sync"),
     Case("p28", lambda: OldBefore(), "incident", "prob.old_logprob_source", (31, 33)),
 ]  # fmt: skip

@@ -42,7 +42,7 @@ def dump(make: MakeCapture, rows: Sequence[tuple[Ids, Ids, Ids]], step: int = 1)
 
 def rows(edit: Callable[[int, list[int]], list[int]], n: int = 20) -> list[tuple[Ids, Ids, Ids]]:
     """Prompts of their own words between a start and an end token, with answers."""
-    made = []
+    made: list[tuple[Ids, Ids, Ids]] = []
     for i in range(n):
         prompt = [START, 20 + i, 30 + i % 7, 9]
         answer = [40 + i % 5, 50, STOP]
