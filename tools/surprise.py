@@ -12,6 +12,7 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.odd_stretch import OddStretch, odd_stretch
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
+from firstbad.tools.sides import claimed_lag
 from firstbad.tools.stats import mean_z, pearson
 from firstbad.tools.tokens import completion_end
 
@@ -270,6 +271,9 @@ def read_dump(run: Run, capture: Capture) -> _Dump | None:
         return None
     real = completion_end(run, capture).real
     use = real & np.isfinite(logp) & np.isfinite(entropy)
+    lag = claimed_lag(run, capture.step)
+    if lag is not None and len(lag) == len(ids):
+        use &= (lag == 0)[:, None]  # rows that claim another policy prove nothing of this one
     if not use.any():
         return None
     d = np.where(use, -logp - entropy, 0.0)
@@ -280,7 +284,8 @@ def read_dump(run: Run, capture: Capture) -> _Dump | None:
     k1 = k3 = None
     if ref is not None and ref.shape == logp.shape:
         x = (logp - ref)[use & np.isfinite(ref)]
-        k1, k3 = x, np.exp(np.clip(-x, -50, 50)) + x - 1.0
+        if len(x):
+            k1, k3 = x, np.exp(np.clip(-x, -50, 50)) + x - 1.0
     return _Dump(
         capture.step,
         d[use],

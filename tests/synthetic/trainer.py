@@ -325,7 +325,7 @@ class Trainer:
             "in_order": True,
             "filters": "none",
             "first_pass": True,
-            "policy_version": self.version,
+            "policy_version": self.version - 1,  # before the update of this step
             "seeds": {"sampler": self.s.seed},
             "stages": {
                 "generated": batch.sample,
@@ -475,6 +475,7 @@ class Trainer:
                 "entropy": entropy, "varentropy": varentropy, "advantage": batch.advantage,
                 **self.more_tokens(batch),
             }  # fmt: skip
+            tokens = {name: values for name, values in tokens.items() if values is not None}
         recorder.capture(
             step,
             rollouts=self.rollout_rows(batch) if update == 0 else None,
@@ -542,7 +543,7 @@ class Trainer:
         return table
 
     def more_tokens(self, batch: Batch) -> dict[str, object]:
-        """Further token arrays."""
+        """Further token arrays; None takes one away."""
         return {}
 
     def gradient(self, rows: Rows, probs: Array, coefficient: Array) -> Array:

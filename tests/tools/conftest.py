@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.flight import Flight, FlightStep, ParameterGroup
+from firstbad.tools.flight import Flight, FlightStep, ParameterGroup, Sync, SyncedTensor
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -377,6 +377,65 @@ def sample_capture(
     return make_capture(step, **{**made, **arrays})
 
 
+def with_sides(capture: Capture, *, noise: float = 0.001, **sides: Any) -> Capture:
+    """The same capture with all sides: trainer passes that repeat, an engine that is near."""
+    new = capture.numbers("logp_new")
+    mask, shown = capture.mask("completion_mask"), capture.mask("prompt_mask")
+    assert new is not None
+    assert mask is not None
+    assert shown is not None
+    rng = np.random.default_rng(capture.step)
+    ids = np.concatenate([capture.arrays["prompt_token_id"], capture.arrays["token_id"]], axis=1)
+    there = np.concatenate([shown, mask], axis=1)
+    engine_ids = np.full(ids.shape, -1)
+    for row, (own, real) in enumerate(zip(ids, there, strict=True)):
+        engine_ids[row, : real.sum()] = own[real]
+    made = {
+        "logp_old": new,
+        "logp_recheck": new,
+        "logp_layout": new + 0.2 * noise * rng.normal(size=new.shape),
+        "logp_engine": np.where(mask, new + noise * rng.normal(size=new.shape), np.nan),
+        "source": np.where(mask, 3, 0),
+        "prompt_source": np.where(shown, 2, 0),
+        "engine_token_id": engine_ids,
+        "expert_trainer": capture.arrays["token_id"] * 7,
+        "expert_engine": capture.arrays["token_id"] * 7,
+    }
+    return replace(
+        capture, arrays={**capture.arrays, **{n: np.asarray(a) for n, a in made.items()}, **sides}
+    )
+
+
+def with_record(
+    run: Run,
+    edit: Callable[[Capture], Capture] = with_sides,
+    *,
+    syncs: Sequence[Sync] = (),
+    lag: int = 0,
+) -> Run:
+    """The same run with what a flight recorder keeps: sides, weight versions, deliveries."""
+    dumps = {c.step: edit(c) for c in run.captures}
+    steps = run.rollouts.steps.tolist()
+    batches = {
+        b.step: replace(b, policy_version=np.full(len(b), b.step - 1 - lag))
+        for b in run.rollouts.batches()
+    }
+    made = syncs or [
+        Sync(s - 1, version=s - 1, engine_version=s - 1, tensors=(SyncedTensor("w", "a", "a"),))
+        for s in steps
+    ]
+    return replace(
+        run,
+        captures=Captures(list(dumps), dumps.__getitem__),
+        rollouts=Rollouts(steps, lambda wanted: map(batches.__getitem__, wanted)),
+        flight=Flight(
+            list(dumps),
+            lambda step: FlightStep(step, first_pass=True, policy_version=step - 1),
+            syncs=made,
+        ),
+    )
+
+
 def _log_softmax(x: Array) -> Array:
     return np.asarray(x - np.log(np.exp(x).sum(axis=1, keepdims=True)), float)
 
@@ -568,19 +627,26 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     def log(values: dict[str, Array], steps: Array) -> None:
         values["ratio_max"] = np.ones(len(steps))
 
+    run = simulate(6, dumps=12, log=log, checkpoints=tuple(saved), replays=(simulate(7),))
+    run = with_record(run)
     norms = (ParameterGroup("all", update_norm=1e-3, weight_norm=1.0),)
-    kept = {
-        30: FlightStep(30, kept="last_good", parameters=norms),
-        31: FlightStep(31, kept="first_bad", parameters=norms),
-    }
-    return simulate(
-        6,
-        dumps=12,
-        log=log,
-        checkpoints=tuple(saved),
-        flight=Flight(list(kept), kept.__getitem__),
-        replays=(simulate(7),),
-    )
+    kept = {step.step: step for step in run.flight}
+    kept[30] = FlightStep(30, kept="last_good", parameters=norms)
+    kept[31] = FlightStep(31, kept="first_bad", parameters=norms)
+    run.flight = Flight(list(kept), kept.__getitem__, syncs=run.flight.syncs)
+    return run
+
+
+@pytest.fixture(scope="session")
+def sides() -> Callable[..., Capture]:
+    """A capture with the log-probs of all sides: `sides(capture, logp_engine=...)`."""
+    return with_sides
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Callable[..., Run]:
+    """A run with what a flight recorder keeps: `recorded(run, edit, lag=2)`."""
+    return with_record
 
 
 @pytest.fixture(name="words", scope="session")

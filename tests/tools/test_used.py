@@ -39,6 +39,14 @@ WITHOUT_DATA = (
 )
 """The demo has neither optimizer states nor weights, no rerun, and no recorder's alarm, probe
 or ledger."""
+    "check_deliveries",
+    "check_policy_lag",
+    "compare_engine_tokens",
+    "compare_logprobs",
+    "compare_routing",
+    "fit_processing",
+    "fit_version",
+"""The demo has no optimizer states, no weights, and nothing of another engine."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
