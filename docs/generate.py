@@ -174,6 +174,8 @@ def cause_reference() -> str:
                 ("only dilutes", cause.dilutes),
                 ("verify", cause.verify),
                 ("refuted by", cause.refuted_by),
+                (f"weights ({cause.weights})", cause.rollback),
+                ("log next time", cause.log_next),
                 ("named by", where or "no check yet"),
             ]
             told = "\n".join(f"- {label}: {_text(text)}" for label, text in rows if text)

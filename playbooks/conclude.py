@@ -151,7 +151,8 @@ def conclude(
         requests = (_asked(unexplained, ask), *requests)
     if outcome == "undetermined" and not requests:
         requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
-    spoiled = first_spoiled(findings).first_bad if findings else None
+    spoiler = first_spoiled(findings) if findings else None
+    spoiled = spoiler.first_bad if spoiler else None
     conditional = (*waived, *(open_layers if findings else ()))
     if findings and conditional:
         findings = [weaken(f, conditional) for f in findings]
@@ -184,7 +185,7 @@ def conclude(
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
-        resume_from=resume_from(spoiled, checkpoint_steps) if spoiled else None,
+        resume_from=resume_from(spoiled, checkpoint_steps) if findings else None,
         least_bad=least_bad_of(spoiled, checkpoint_steps) if spoiled else None,
         playbooks=(loaded.ref,),
         usage=usage,

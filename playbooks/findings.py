@@ -65,6 +65,9 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         verify=fill(pointer.verify or cause.verify, seen),
         remedy_kind=cause.remedy_kind,
         dilutes=cause.dilutes,
+        weights=cause.weights,
+        rollback=cause.rollback,
+        log_next=cause.log_next,
         ruled_out=tuple(
             fill(text, seen) for text, bounds in pointer.ruled_out.items() if all_hold(bounds, seen)
         ),

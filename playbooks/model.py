@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from firstbad.playbooks.bound import Bound
-from firstbad.playbooks.results import Confidence, Outcome, RemedyKind, Strength, WindowKind
+from firstbad.playbooks.results import (
+    Confidence,
+    Outcome,
+    RemedyKind,
+    Strength,
+    Weights,
+    WindowKind,
+)
 
 Measure = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]
 """`alias.field`: a number of one piece of evidence."""
@@ -273,6 +280,12 @@ class Cause(Strict):
     dilutes: str = ""
     verify: str = ""
     refuted_by: str = ""
+    weights: Weights = "unclear"
+    """What the weights are worth that were trained under it."""
+    rollback: str = ""
+    """Whether to go back for it, how far and why."""
+    log_next: str = ""
+    """What to record so that next time direct evidence decides it."""
 
 
 CheckKind = Literal["required", "necessary", "fact"]
