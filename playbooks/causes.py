@@ -8,9 +8,7 @@ from importlib.resources import files
 import yaml
 
 from firstbad.playbooks.model import Cause
-
-SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader, in C where the library was built with it."""
+from firstbad.tools.strict_yaml import SAFE
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from firstbad.playbooks.bound import Bound
 from firstbad.playbooks.results import (
@@ -15,6 +15,7 @@ from firstbad.playbooks.results import (
     Weights,
     WindowKind,
 )
+from firstbad.tools.strict_yaml import Strict
 
 Measure = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]
 """`alias.field`: a number of one piece of evidence."""
@@ -25,12 +26,6 @@ Call = str | dict[str, dict[str, Setting]]
 """A tool's name, or `{name: {setting: value}}`; a text value `$alias.field` is a number of
 earlier evidence, `$noticed_step` the step that the user named and `$finding_step` the first bad
 step of the leading finding, which only calls of `compared` know."""
-
-
-class Strict(BaseModel):
-    """Frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Alternative(Strict):

@@ -76,6 +76,7 @@ _MODULES = (
     "groups",
     "judging",
     "kl_budget",
+    "known_faults",
     "lengths",
     "loss_identity",
     "loss_scatter",

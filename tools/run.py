@@ -413,6 +413,10 @@ class Run:
     """Files that were looked through for events."""
     version: str | None = None
     """Framework version, where a file states it."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Version by package, where a file states it."""
+    version_sources: tuple[Source, ...] = ()
+    """Files that state versions."""
 
     def fresh_at(self, step: int) -> bool:
         """Whether the rollouts of a step were generated for it, not kept from an earlier step.

@@ -797,7 +797,7 @@ def test_what_the_weights_are_worth_is_said_with_what_to_record_next_time() -> N
     shown = memo(incident(findings=(sound,), resume_from="checkpoint-90")).markdown
     assert "| roll back | no rollback: training did not use it |" in shown
     assert "| log next time | the parts per sample |" in shown
-    assert "| resume | from `checkpoint-90`, the newest checkpoint: the weights are sound |" in shown
+    assert "| from `checkpoint-90`, the newest checkpoint: the weights are sound |" in shown
     assert "| stop |" not in shown
     spoils = SECOND.model_copy(update={"weights": "spoiled"})
     shown = memo(incident(findings=(sound, spoils), resume_from="checkpoint-60")).markdown

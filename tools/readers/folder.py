@@ -25,7 +25,7 @@ from firstbad.tools.readers.shelf import shelve
 from firstbad.tools.readers.tables import find_tables, read_metrics
 from firstbad.tools.readers.tokenizer import read_vocabulary
 from firstbad.tools.readers.training_args import disagreements, read_saved
-from firstbad.tools.readers.version import read_version, reward_std_note
+from firstbad.tools.readers.version import meanings, read_versions
 from firstbad.tools.run import Config, Event, Run
 
 _GROUP_SIZES = (
@@ -71,10 +71,9 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     )
     found = framework_of(log.series)
     framework = framework if found == UNKNOWN else found
-    version = read_version(root)
+    versions, version_sources = read_versions(root)
     signals, notes = name_signals(log, framework)
-    if "reward_std" in signals.known and framework == "trl":
-        notes = (*notes, reward_std_note(version, config))
+    notes = (*notes, *meanings(log.series, framework, versions, config))
     group_size = next((size for n in _GROUP_SIZES if (size := _whole(config, n))), None)
 
     answers = Answers(root)
@@ -111,7 +110,9 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
                 *board.sources,
             ]
         ),
-        version=version,
+        version=versions.get(framework),
+        versions=versions,
+        version_sources=version_sources,
         notes=notes,
     )
     root.notes_go_to(run)
