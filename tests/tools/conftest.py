@@ -564,7 +564,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    return simulate(6, dumps=12, checkpoints=tuple(saved))
+    return simulate(6, dumps=12, checkpoints=tuple(saved), versions={"trl": "1.16.0"})
 
 
 @pytest.fixture(name="words", scope="session")

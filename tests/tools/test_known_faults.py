@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +17,9 @@ OFF = {"loss_type": "dapo", "steps_per_generation": 4, "gradient_accumulation_st
 """TRL before 1.9.1: loss and gradient are off by accumulation over steps per generation."""
 
 
-def made(make_run: MakeRun, version: str | None, config: dict[str, object], **fields: Any) -> Run:
+def made(
+    make_run: MakeRun, version: str | None, config: Mapping[str, object], **fields: Any
+) -> Run:
     framework = fields.get("framework", "trl")
     versions = {} if version is None else {framework: version}
     return make_run(config=config, versions=versions, **fields)
