@@ -18,9 +18,14 @@ _STATED = (
 _CARD_NAMES = {"pytorch": "torch"}
 
 
-def read_versions(root: Root) -> tuple[dict[str, str], tuple[Source, ...]]:
-    """Version by name of the package, lower case with dashes, and the files that state them."""
-    versions: dict[str, str] = {}
+def read_versions(
+    root: Root, recorded: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[Source, ...]]:
+    """Version by name of the package, lower case with dashes, and the files that state them.
+
+    What a recorder saw in the process counts before what files claim.
+    """
+    versions = {_package(name): version for name, version in recorded.items()}
     sources: list[Source] = []
     for name, pattern in _STATED:
         for file in root.matching(name):
