@@ -8,7 +8,9 @@ from importlib.resources import files
 import yaml
 
 from firstbad.playbooks.model import Cause
-from firstbad.tools.strict_yaml import SAFE
+
+SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The safe loader, in C where the library was built with it."""
 
 
 @cache

@@ -68,6 +68,7 @@ _MODULES = (
     "advantages",
     "around",
     "arrival",
+    "chat_template",
     "declared",
     "events",
     "first_pass",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from firstbad.tools.errors import UserError
 
-SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader, in C where the library was built with it."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -21,18 +19,23 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Once(SAFE):  # type: ignore[misc,valid-type]  # the C loader where there is one
+@cache
+def _once() -> Any:
     """The safe loader, which refuses a key that stands twice: PyYAML keeps the last in silence."""
+    import yaml  # here, since readers that open a run load no YAML
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping whose keys are all different."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)
-        if twice is not None:
-            line = node.start_mark.line + 1
-            raise yaml.YAMLError(f"the key `{twice}` stands twice in the mapping of line {line}")
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return found
+    class Once(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)
+            if twice is not None:
+                line = node.start_mark.line + 1
+                told = f"the key `{twice}` stands twice in the mapping of line {line}"
+                raise yaml.YAMLError(told)
+            found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+            return found
+
+    return Once
 
 
 def read_strict(raw: bytes, path: str, kind: type[M]) -> M:
@@ -41,8 +44,10 @@ def read_strict(raw: bytes, path: str, kind: type[M]) -> M:
     Raises:
         UserError: not YAML, or not of that form; the text lists every problem with its place.
     """
+    import yaml
+
     try:
-        return kind.model_validate(yaml.load(raw, Loader=_Once))
+        return kind.model_validate(yaml.load(raw, Loader=_once()))
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
     except ValidationError as error:
