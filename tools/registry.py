@@ -70,6 +70,7 @@ _MODULES = (
     "arrival",
     "chat_template",
     "declared",
+    "duplicates",
     "events",
     "first_pass",
     "form_pay",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from synthetic import policy
 from synthetic.cases import Case
-from synthetic.policy import CALL
+from synthetic.policy import CALL, STOP, WORDS, Array
 from synthetic.trainer import Batch, Trainer
 
 
@@ -29,6 +33,61 @@ class TemplateLost(Framed):
         return [prompt[:-1] for prompt in prompts] if self.after else prompts
 
 
+class SharedNoise:
+    """A generator whose noise is the same for the second half of each group as for the first."""
+
+    def __init__(self, rng: np.random.Generator, group: int, shared: int) -> None:
+        """`shared` rows of each group repeat those before them."""
+        self._rng, self._group, self._shared = rng, group, shared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rng, name)
+
+    def gumbel(self, *, size: tuple[int, ...]) -> Array:
+        noise = self._rng.gumbel(size=size)
+        groups = noise.reshape(-1, self._group, *size[1:])
+        if self._shared == self._group:
+            groups[:] = groups[:, :1]
+        else:
+            groups[:, -self._shared :] = groups[:, : self._shared]
+        return np.asarray(noise)
+
+
+class EqualSeeds(Trainer):
+    """Two ranks generate half a group each, with the same seed."""
+
+    shared = 4
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        rng: Any = SharedNoise(self.rng, self.s.group, self.shared)
+        self.rng = rng
+
+
+class OneSeed(EqualSeeds):
+    """Every sample of a prompt has the same seed."""
+
+    shared = 8
+
+
+class Wordy(Trainer):
+    """Answers of several words, so that two are seldom the same by chance."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for table in (self.table, self.reference):
+            table[:, :, STOP] -= 1.5
+            table[:, :, list(WORDS)] += 1.0
+
+
+class WordyEqualSeeds(EqualSeeds, Wordy):
+    """Both."""
+
+
+class WordyOneSeed(OneSeed, Wordy):
+    """Both."""
+
+
 CASES = [
     Case(
         "r1",
@@ -44,5 +103,29 @@ CASES = [
         "healthy",
         checks={"records.chat_template": "pass"},
         twin_of="cfg.resolved",
+    ),
+    Case(
+        "r3",
+        WordyEqualSeeds,
+        "incident",
+        "data.sampling",
+        (1, 1),
+        checks={"records.completion_draw": "fail"},
+    ),
+    Case(
+        "r4",
+        WordyOneSeed,
+        "incident",
+        "data.sampling",
+        checks={"records.completion_draw": "fail"},
+    ),
+    # A sharp policy repeats itself at all places alike, as often as its log-probs say.
+    Case(
+        "r5",
+        lambda: Wordy(temperature=0.12, seed=1),
+        "incident",
+        "collapse.all_right",
+        checks={"records.completion_draw": "pass"},
+        twin_of="data.sampling",
     ),
 ]
