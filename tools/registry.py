@@ -94,6 +94,7 @@ _MODULES = (
     "ratios",
     "recompute",
     "reference",
+    "requested",
     "reward_parts",
     "resumes",
     "rollout_text",

@@ -446,6 +446,8 @@ class Run:
     """Version by package, where a file states it."""
     version_sources: tuple[Source, ...] = ()
     """Files that state versions."""
+    launch: Config = field(default_factory=Config)
+    """Settings of the command line that launched it; empty where none was kept."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,41 @@ class WordyOneSeed(OneSeed, Wordy):
     """Both."""
 
 
+class Dropped(Trainer):
+    """A wrapper that passes some of the settings on and drops others."""
+
+    wanted: Mapping[str, object] = {"max_grad_norm": 0.05, "num_iterations": 2}
+
+    def requested(self) -> dict[str, object]:
+        return {**super().requested(), **self.wanted}
+
+
+class RateDropped(Dropped):
+    """The learning rate that was asked for never arrives."""
+
+    wanted: Mapping[str, object] = {"learning_rate": 0.001}
+
+
+class KlHidden(Dropped):
+    """Nobody asked for the KL weight that runs."""
+
+    wanted: Mapping[str, object] = {"beta": 0.0}
+
+
+class AsAsked(Dropped):
+    """The same settings in another way of writing; what is left to the trainer; where logs go."""
+
+    wanted: Mapping[str, object] = {
+        "learning_rate": "4e-2",
+        "scale_rewards": True,
+        "loss_type": "DAPO",
+        "reward_weights": None,
+        "logging_steps": 10,
+        "per_device_train_batch_size": 8,
+        "run_name": "mine",
+    }
+
+
 CASES = [
     Case(
         "r1",
@@ -127,5 +163,23 @@ CASES = [
         "collapse.all_right",
         checks={"records.completion_draw": "pass"},
         twin_of="data.sampling",
+    ),
+    Case("r6", Dropped, "incident", "cfg.resolved", checks={"records.settings_in_force": "fail"}),
+    Case(
+        "r7", RateDropped, "incident", "opt.lr_jump", checks={"records.settings_in_force": "fail"}
+    ),
+    Case(
+        "r8",
+        KlHidden,
+        "incident",
+        "opt.kl_constraint",
+        checks={"records.settings_in_force": "fail"},
+    ),
+    Case(
+        "r9",
+        AsAsked,
+        "healthy",
+        checks={"records.settings_in_force": "pass"},
+        twin_of="cfg.resolved",
     ),
 ]

@@ -18,6 +18,7 @@ from firstbad.tools.readers.config import read_config
 from firstbad.tools.readers.console import read_console
 from firstbad.tools.readers.flight import joined_rollouts, read_flight, together
 from firstbad.tools.readers.history import read_history
+from firstbad.tools.readers.launch import read_launch
 from firstbad.tools.readers.log import Log
 from firstbad.tools.readers.naming import name_signals
 from firstbad.tools.readers.record import read_record
@@ -116,6 +117,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         version=versions.get(framework),
         versions=versions,
         version_sources=(*version_sources, *(record.sources if kept.flight.versions else ())),
+        launch=read_launch(root),
         flight=kept.flight,
         notes=notes,
     )
