@@ -102,6 +102,7 @@ _MODULES = (
     "sampling_settings",
     "schedule",
     "spikes",
+    "stages",
     "step_size",
     "still_parameters",
     "stock",

@@ -9,7 +9,7 @@ import numpy as np
 
 from synthetic import policy
 from synthetic.cases import Case
-from synthetic.policy import CALL, STOP, WORDS, Array
+from synthetic.policy import CALL, STOP, WORDS, Array, Ints
 from synthetic.trainer import Batch, Trainer
 
 
@@ -124,6 +124,45 @@ class AsAsked(Dropped):
     }
 
 
+class ScoreLost(Trainer):
+    """The last sample of a step is dropped before scoring; a 0 fills the list up."""
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        parts = super().score(batch)
+        if self.after:
+            for values in parts.values():
+                values[-1] = 0.0
+        return parts
+
+    def about(self, batch: Batch) -> dict[str, object]:
+        about = super().about(batch)
+        stages: Any = about["stages"]
+        if self.after:
+            stages["scored"] = stages["scored"][:-1]
+        return about
+
+
+class Shuffled(Trainer):
+    """Scores come back in another order and land by place."""
+
+    def order_of_scores(self, n: int) -> Ints:
+        if not self.after:
+            return np.arange(n)
+        return np.random.default_rng(self.step).permutation(n)
+
+
+class JoinedByName(Shuffled):
+    """Scores come back in another order and are joined by the names of the samples."""
+
+    def prepared(self, batch: Batch) -> Batch:
+        made = super().prepared(batch)
+        order = np.argsort(self.order_of_scores(len(batch.group)))
+        made.parts = {name: values[order] for name, values in made.parts.items()}
+        made.total = self.total(made.parts)
+        made.advantage = self.advantages(made.total, made.group)
+        return made
+
+
 CASES = [
     Case(
         "r1",
@@ -181,5 +220,14 @@ CASES = [
         "healthy",
         checks={"records.settings_in_force": "pass"},
         twin_of="cfg.resolved",
+    ),
+    Case("r10", ScoreLost, "incident", "id.rows", (24, 36), checks={"records.row_names": "fail"}),
+    Case("r11", Shuffled, "incident", "id.rows", (24, 36), checks={"records.row_order": "fail"}),
+    Case(
+        "r12",
+        JoinedByName,
+        "healthy",
+        checks={"records.row_names": "pass", "records.row_order": "pass"},
+        twin_of="id.rows",
     ),
 ]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pytest
 
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.flight import Flight, FlightStep, Stages
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -564,7 +565,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    return simulate(6, dumps=12, checkpoints=tuple(saved), versions={"trl": "1.16.0"})
+    run = simulate(6, dumps=12, checkpoints=tuple(saved), versions={"trl": "1.16.0"})
+    names = tuple("abcd")
+    step = FlightStep(1, stages=Stages(names, names, names))
+    run.flight = Flight([1], lambda _: step, requested=dict(run.config.values))
+    return run
 
 
 @pytest.fixture(name="words", scope="session")

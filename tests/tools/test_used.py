@@ -20,8 +20,13 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
-"""The demo has neither optimizer states nor weights."""
+WITHOUT_DATA = (
+    "check_stored_weights",
+    "compare_requested",
+    "compare_stages",
+    "find_still_parameters",
+)
+"""The demo has neither optimizer states nor weights, nor a flight recorder's files."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
