@@ -69,6 +69,7 @@ _MODULES = (
     "around",
     "arrival",
     "chat_template",
+    "data_position",
     "declared",
     "duplicates",
     "events",

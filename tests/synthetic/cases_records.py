@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from firstbad_recorder import Recorder
 from synthetic import policy
 from synthetic.cases import Case
 from synthetic.policy import CALL, STOP, WORDS, Array, Ints
@@ -163,6 +164,41 @@ class JoinedByName(Shuffled):
         return made
 
 
+class Resumed(Trainer):
+    """A resume at the onset after which the data goes on where it was."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.data = np.random.default_rng(100)
+
+    def begins_anew(self) -> bool:
+        """Whether the sampler of the data begins at its first sample with this step."""
+        return False
+
+    def draw_prompts(self) -> list[list[int]]:
+        if self.begins_anew():
+            self.data = np.random.default_rng(100)
+        return policy.prompts(self.data, self.s.prompts)
+
+    def extra(self, recorder: Recorder) -> None:
+        if self.step == self.s.onset:
+            recorder.event("resume", self.step, "loaded the last checkpoint")
+
+
+class DataReplayed(Resumed):
+    """The sampler's state was not saved: the data begins at its first sample."""
+
+    def begins_anew(self) -> bool:
+        return self.step == self.s.onset
+
+
+class DataGoesRound(Resumed):
+    """Each pass over the data has 20 steps in one order; the resume lies inside a pass."""
+
+    def begins_anew(self) -> bool:
+        return self.step % 20 == 1
+
+
 CASES = [
     Case(
         "r1",
@@ -229,5 +265,27 @@ CASES = [
         "healthy",
         checks={"records.row_names": "pass", "records.row_order": "pass"},
         twin_of="id.rows",
+    ),
+    Case(
+        "r13",
+        lambda: DataReplayed(onset=21),
+        "incident",
+        "infra.resume",
+        (21, 21),
+        checks={"records.data_position": "fail"},
+    ),
+    Case(
+        "r14",
+        Resumed,
+        "healthy",
+        checks={"records.data_position": "pass"},
+        twin_of="infra.resume",
+    ),
+    Case(
+        "r15",
+        DataGoesRound,
+        "healthy",
+        checks={"records.data_position": "pass"},
+        twin_of="infra.resume",
     ),
 ]

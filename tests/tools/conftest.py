@@ -567,8 +567,8 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
     run = simulate(6, dumps=12, checkpoints=tuple(saved), versions={"trl": "1.16.0"})
     names = tuple("abcd")
-    step = FlightStep(1, stages=Stages(names, names, names))
-    run.flight = Flight([1], lambda _: step, requested=dict(run.config.values))
+    kept = FlightStep(1, stages=Stages(names, names, names))
+    run.flight = Flight([1], lambda _: kept, requested=dict(run.config.values))
     return run
 
 
