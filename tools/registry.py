@@ -98,6 +98,7 @@ _MODULES = (
     "requested",
     "reward_parts",
     "resumes",
+    "rollout_stall",
     "rollout_text",
     "rows",
     "sampling_settings",

@@ -199,6 +199,31 @@ class DataGoesRound(Resumed):
         return self.step % 20 == 1
 
 
+class Stalled(Trainer):
+    """Generation hangs: after a long wait, steps train on the last rollouts once more."""
+
+    last: Batch | None = None
+
+    @property
+    def stalled(self) -> bool:
+        return self.s.onset <= self.step < self.s.onset + 12
+
+    def generate(self, step: int) -> Batch:
+        if not self.stalled or self.last is None:
+            self.last = super().generate(step)
+        return self.last
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "step_time": row["step_time"] * 15} if self.stalled else row
+
+
+class Slow(Trainer):
+    """Steps take long for a while, and have rollouts of their own."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "step_time": row["step_time"] * (15 if self.after else 1)}
+
+
 CASES = [
     Case(
         "r1",
@@ -287,5 +312,27 @@ CASES = [
         "healthy",
         checks={"records.data_position": "pass"},
         twin_of="infra.resume",
+    ),
+    Case(
+        "r16",
+        Stalled,
+        "incident",
+        "infra.rollout_stall",
+        (31, 31),
+        checks={"records.fresh_rollouts": "fail"},
+    ),
+    Case(
+        "r17",
+        Slow,
+        "healthy",
+        checks={"records.fresh_rollouts": "pass"},
+        twin_of="infra.rollout_stall",
+    ),
+    Case(
+        "r18",
+        lambda: Trainer(seed=4, updates=4, steps=20, rate=0.01),
+        "healthy",
+        checks={"records.fresh_rollouts": "pass"},
+        twin_of="infra.rollout_stall",
     ),
 ]
