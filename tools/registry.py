@@ -108,6 +108,7 @@ _MODULES = (
     "step_size",
     "still_parameters",
     "stock",
+    "stop_ids",
     "stop_rule",
     "sudden",
     "surprise",

@@ -10,7 +10,7 @@ import numpy as np
 from firstbad_recorder import Recorder
 from synthetic import policy
 from synthetic.cases import Case
-from synthetic.policy import CALL, STOP, WORDS, Array, Ints
+from synthetic.policy import CALL, STOP, WORDS, Array, Bools, Ints
 from synthetic.trainer import Batch, Trainer
 
 
@@ -224,6 +224,23 @@ class Slow(Trainer):
         return {**row, "step_time": row["step_time"] * (15 if self.after else 1)}
 
 
+class StopsInText(Trainer):
+    """Texts are written with their special tokens."""
+
+    def rollout_rows(self, batch: Batch) -> list[dict[str, object]]:
+        rows = super().rollout_rows(batch)
+        for row, ids, made in zip(rows, batch.rows.ids, batch.rows.made, strict=True):
+            row["completion"] = " ".join(policy.TEXTS[int(i)] for i in ids[made])
+        return rows
+
+
+class StopIgnored(StopsInText):
+    """Generation takes its stop ids from a file that names another one."""
+
+    def stops(self, token: Ints) -> Bools:
+        return np.zeros(token.shape, bool)
+
+
 CASES = [
     Case(
         "r1",
@@ -334,5 +351,31 @@ CASES = [
         "healthy",
         checks={"records.fresh_rollouts": "pass"},
         twin_of="infra.rollout_stall",
+    ),
+    # The tie-break of the cap and the stop rule: what stands inside the rows decides.
+    Case(
+        "r19",
+        lambda: StopIgnored(captures=0),
+        "incident",
+        "mask.eos",
+        (1, 1),
+        checks={"records.stop_ids": "fail"},
+        twin_of="cfg.completion_cap",
+    ),
+    Case(
+        "r20",
+        lambda: StopsInText(cap=1, captures=0),
+        "incident",
+        "cfg.completion_cap",
+        (1, 1),
+        checks={"records.completion_cap": "fail"},
+        twin_of="mask.eos",
+    ),
+    Case(
+        "r21",
+        StopsInText,
+        "healthy",
+        checks={"records.stop_ids": "pass"},
+        twin_of="mask.eos",
     ),
 ]
