@@ -241,6 +241,33 @@ class StopIgnored(StopsInText):
         return np.zeros(token.shape, bool)
 
 
+class LocalMeans(Trainer):
+    """Each rank averages its own rows, and the means are averaged: ranks hold 30 and 18 rows."""
+
+    first = 30
+
+    def prepared(self, batch: Batch) -> Batch:
+        self.batch = super().prepared(batch)
+        return self.batch
+
+    def rollout_rows(self, batch: Batch) -> list[dict[str, object]]:
+        rows = super().rollout_rows(batch)
+        return [{**row, "rank": int(i >= self.first)} for i, row in enumerate(rows)]
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        def gathered(values: Array) -> float:
+            return float(np.mean([values[: self.first].mean(), values[self.first :].mean()]))
+
+        parts = {f"reward_part/{name}": gathered(v) for name, v in self.batch.parts.items()}
+        return {**row, "reward_mean": gathered(self.batch.total), **parts}
+
+
+class EvenMeans(LocalMeans):
+    """The same with as many rows on both ranks."""
+
+    first = 24
+
+
 CASES = [
     Case(
         "r1",
@@ -377,5 +404,20 @@ CASES = [
         "healthy",
         checks={"records.stop_ids": "pass"},
         twin_of="mask.eos",
+    ),
+    Case(
+        "r22",
+        LocalMeans,
+        "incident",
+        "metric.misleading",
+        (1, 1),
+        checks={"records.logged_means": "fail"},
+    ),
+    Case(
+        "r23",
+        EvenMeans,
+        "healthy",
+        checks={"records.logged_means": "pass"},
+        twin_of="metric.misleading",
     ),
 ]
