@@ -450,6 +450,8 @@ class Run:
     """Settings of the command line that launched it; empty where none was kept."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
+    replays: tuple[Run, ...] = ()
+    """Other runs of the same job that the user named beside this one."""
 
     def fresh_at(self, step: int) -> bool:
         """Whether the rollouts of a step were generated for it, not kept from an earlier step.

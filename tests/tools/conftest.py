@@ -565,10 +565,20 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    run = simulate(6, dumps=12, checkpoints=tuple(saved), versions={"trl": "1.16.0"})
     names = tuple("abcd")
-    kept = FlightStep(1, stages=Stages(names, names, names))
-    run.flight = Flight([1], lambda _: kept, requested=dict(run.config.values))
+    stages = Stages(names, names, names)
+    kept = {
+        30: FlightStep(30, kept="last_good", stages=stages),
+        31: FlightStep(31, kept="first_bad", stages=stages),
+    }
+    run = simulate(
+        6,
+        dumps=12,
+        checkpoints=tuple(saved),
+        versions={"trl": "1.16.0"},
+        replays=(simulate(7),),
+    )
+    run.flight = Flight(list(kept), kept.__getitem__, requested=dict(run.config.values))
     return run
 
 

@@ -22,11 +22,13 @@ PARTS = {
 }
 WITHOUT_DATA = (
     "check_stored_weights",
+    "classify_reproduction",
     "compare_requested",
     "compare_stages",
+    "compare_states",
     "find_still_parameters",
 )
-"""The demo has neither optimizer states nor weights, nor a flight recorder's files."""
+"""The demo has neither optimizer states nor weights, no rerun, and no flight recorder's files."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
