@@ -51,6 +51,8 @@ def compare_data_position(run: Run) -> Measured[DataPosition]:
     """
     every = resumes(run)
     fell = _position_fell(run, every)
+    if not run.rollouts and fell is None:
+        raise NoData("no rollouts with their prompts, and no recorded position in the data")
     if not every:
         return Measured(_metrics(0, None, fell), "no resume")
     batches = list(run.rollouts.batches())

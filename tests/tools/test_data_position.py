@@ -76,6 +76,9 @@ def test_the_recorded_position(make_run: MakeRun, measure: Measure, after: int, 
 def test_no_resume_and_an_early_one(
     make_run: MakeRun, batch: Batch, measure: Measure, missing: Callable[..., str]
 ) -> None:
-    assert measure(TOOL, make_run())["n_resumes"] == 0
+    assert "no rollouts" in missing(TOOL, make_run())
+    run = resumed(make_run, batch, range(30))
+    run.events = ()
+    assert measure(TOOL, run)["n_resumes"] == 0
     run = resumed(make_run, batch, range(AT))
     assert "on both sides" in missing(TOOL, run)
