@@ -75,6 +75,7 @@ _MODULES = (
     "events",
     "first_pass",
     "form_pay",
+    "generation_config",
     "gold",
     "groups",
     "judging",

@@ -128,3 +128,35 @@ def test_a_low_cap_is_less_sure_where_files_name_other_stop_tokens(
 ) -> None:
     found = seen(cut={**RAMBLES, "cap_fell": None}, ends={"conflict": conflict})
     assert verdict_of("completion_cap", found) == ("fail", "cfg.completion_cap", confidence)
+
+
+@pytest.mark.parametrize(
+    ("known", "ratios", "expected"),
+    [
+        ({"engine_logprobs_unused": True, "n_met": 0}, {}, "pass"),
+        ({"engine_logprobs_unused": True, "n_met": 1}, {}, "inconclusive"),
+        ({"engine_logprobs_unused": None, "n_met": 0}, {}, "inconclusive"),
+        (None, {}, "inconclusive"),
+        (
+            {"engine_logprobs_unused": True, "n_met": 0},
+            {"share_off_before_update": 0.4},
+            "fail",
+        ),
+    ],
+)
+def test_a_version_that_takes_no_log_probs_of_the_engine(
+    seen: Seen, known: dict[str, Any] | None, ratios: dict[str, Any], expected: Outcome
+) -> None:
+    (layer,) = [layer for layer in load("crash").playbook.layers if layer.id == "probability"]
+    check = next(check for check in layer.checks if check.id == "ratio_before_update")
+    found = seen(
+        known=known,
+        ratios={"share_off_before_update": 0.0, **ratios},
+        declared={"engine_used": True, "updates_per_batch": 1.0},
+        sampling={"filtered": False},
+    )
+    result = judge(check, found, playbook="crash", layer="probability")
+    assert result.outcome == expected
+    if expected == "pass":
+        assert result.strength == "declared"
+        assert "an engine that samples" in result.excludes_not

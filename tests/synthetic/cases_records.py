@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,6 +270,12 @@ class EvenMeans(LocalMeans):
     first = 24
 
 
+def with_generation_config(folder: Path) -> None:
+    """A model's generation config with a penalty, which the sampler never got."""
+    stated = {"repetition_penalty": 1.1, "top_k": 20, "temperature": 1.0}
+    (folder / "generation_config.json").write_text(json.dumps(stated), encoding="utf-8")
+
+
 CASES = [
     Case(
         "r1",
@@ -419,5 +427,14 @@ CASES = [
         "healthy",
         checks={"records.logged_means": "pass"},
         twin_of="metric.misleading",
+    ),
+    # A file that states a penalty is no fault where the sampled tokens show that it was not used.
+    Case(
+        "r24",
+        Trainer,
+        "healthy",
+        checks={"records.generation_config": "pass"},
+        twin_of="prob.processed_logprobs",
+        files=with_generation_config,
     ),
 ]

@@ -578,6 +578,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         versions={"trl": "1.16.0"},
         replays=(simulate(7),),
     )
+    run.config = replace(run.config, values={**run.config.values, "generation.top_k": 0})
     run.flight = Flight(list(kept), kept.__getitem__, requested=dict(run.config.values))
     return run
 

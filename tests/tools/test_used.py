@@ -21,6 +21,7 @@ PARTS = {
     "tokenizer": ("tokenizer",),
 }
 WITHOUT_DATA = (
+    "check_generation_config",
     "check_stored_weights",
     "classify_reproduction",
     "compare_requested",
@@ -28,7 +29,8 @@ WITHOUT_DATA = (
     "compare_states",
     "find_still_parameters",
 )
-"""The demo has neither optimizer states nor weights, no rerun, and no flight recorder's files."""
+"""The demo has neither optimizer states nor weights, no rerun, and no flight recorder's files; nor
+has its model a generation config."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
