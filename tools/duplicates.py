@@ -12,13 +12,15 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import FloatArray, IntArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, IntArray, RolloutBatch, Run
 from firstbad.tools.tokens import completion_end
 
 FEWEST = 20
 """Groups below which nothing is compared."""
 LONG = 3
 """Words from which on a completion counts: shorter ones repeat by themselves."""
+LOOKED_AT = 12
+"""Steps that show whether rows were sorted."""
 NEARLY = 0.9
 """Share of equal completions at one pair of places that dates equal seeds."""
 
@@ -71,23 +73,28 @@ def find_duplicates(run: Run) -> Measured[Duplicates]:
         raise NoData("no rollouts with several completions of a prompt")
     if _in_order(batches):
         raise NoData("the rows of a group stand in the order of their text or of their reward")
-    steps, same, usable = _by_place(batches, size)
-    n_groups = int((usable.sum(axis=1) > 0).sum())
+    steps, codes, long = _codes(batches, size)
+    places = list(combinations(range(size), 2))
+    counted = [_pair(codes, long, place) for place in places]
+    pairs = np.array([usable.sum() for _, usable in counted])
+    same = np.array([equal.sum() for equal, _ in counted])
+    n_groups = int((long.sum(axis=1) > 1).sum())
     if n_groups < FEWEST:
         raise NoData(f"fewer than {FEWEST} groups with completions of {LONG} words or more")
-    pairs = usable.sum(axis=0)
-    rates = np.where(pairs >= FEWEST / 2, same.sum(axis=0) / np.maximum(pairs, 1), 0.0)
+    rates = np.where(pairs >= FEWEST / 2, same / np.maximum(pairs, 1), 0.0)
     worst = int(rates.argmax())
     rest = rates < rates[worst] / 2
     rest_pairs = int(pairs[rest].sum())
-    rest_rate = float(same[:, rest].sum() / rest_pairs) if rest_pairs else None
-    alike = np.flatnonzero(rates >= rates[worst] - 0.1)
-    last_good, first_bad = _dated(steps, same, usable, alike) if rates[worst] > 0 else (None, None)
+    rest_rate = float(same[rest].sum() / rest_pairs) if rest_pairs else None
+    alike = np.flatnonzero(rates >= rates[worst] - 0.1).tolist()
+    last_good, first_bad = None, None
+    if rates[worst] > 0:
+        last_good, first_bad = _dated(steps, [counted[i] for i in alike])
     predicted = _captured(run)
     expected, captured = predicted.expected_rate, predicted.captured_rate
     metrics = Duplicates(
         n_groups=n_groups,
-        pair_rate=round(float(same.sum() / max(1, usable.sum())), 6),
+        pair_rate=round(float(same.sum() / max(1, pairs.sum())), 6),
         pair_rate_worst=round(float(rates[worst]), 6),
         pair_rate_rest=None if rest_rate is None else round(rest_rate, 6),
         places_alike=len(alike) if rates[worst] > 0 else 0,
@@ -98,7 +105,6 @@ def find_duplicates(run: Run) -> Measured[Duplicates]:
         first_bad_step=first_bad,
         from_start=first_bad is not None and last_good is None,
     )
-    places = list(combinations(range(size), 2))
     order = sorted(range(len(places)), key=lambda i: -rates[i])[:15]
     table = Table(
         title="equal completions by the two places in a group",
@@ -124,37 +130,49 @@ def _usual_size(batches: list[RolloutBatch]) -> int:
     return int(np.bincount(flat).argmax()) if len(flat) else 0
 
 
-def _by_place(batches: list[RolloutBatch], size: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """(N,) step of each whole group; (N, places) whether two places hold one text, are usable."""
-    steps, same, usable = [], [], []
-    places = list(combinations(range(size), 2))
+def _codes(batches: list[RolloutBatch], size: int) -> tuple[IntArray, IntArray, BoolArray]:
+    """(N,) step of each whole group; (N, size) place of the first equal text, and long enough."""
+    steps, codes, long = [], [], []
     for batch in batches:
-        for group in np.unique(batch.group):
-            rows = np.flatnonzero(batch.group == group)
+        enough = batch.words >= LONG
+        for rows in _rows(batch):
             if len(rows) != size:
                 continue
-            texts = [batch.completions[row] for row in rows.tolist()]
-            long = [len(text.split()) >= LONG for text in texts]
-            usable.append([float(long[a] and long[b]) for a, b in places])
-            same.append([float(long[a] and long[b] and texts[a] == texts[b]) for a, b in places])
+            first: dict[str, int] = {}
+            texts = [batch.completions[row] for row in rows]
+            codes.append([first.setdefault(text, place) for place, text in enumerate(texts)])
+            long.append(enough[rows])
             steps.append(batch.step)
-    shape = (len(steps), len(places))
+    shape = (len(steps), size)
     return (
         np.array(steps, np.int64),
-        np.array(same, float).reshape(shape),
-        np.array(usable, float).reshape(shape),
+        np.array(codes, np.int64).reshape(shape),
+        np.array(long, bool).reshape(shape),
     )
+
+
+def _rows(batch: RolloutBatch) -> list[list[int]]:
+    """Rows of each group, in their order."""
+    order = np.argsort(batch.group, kind="stable")
+    cuts = np.flatnonzero(np.diff(batch.group[order])) + 1
+    return [rows.tolist() for rows in np.split(order, cuts)]
+
+
+def _pair(codes: IntArray, long: BoolArray, place: tuple[int, int]) -> tuple[BoolArray, BoolArray]:
+    """(N,) whether two places of a group hold one text, and whether both are long enough."""
+    a, b = place
+    usable = long[:, a] & long[:, b]
+    return usable & (codes[:, a] == codes[:, b]), usable
 
 
 def _in_order(batches: list[RolloutBatch]) -> bool:
     """Whether rows were sorted inside their groups: then equal ones stand side by side."""
     by_text: list[bool] = []
     by_score: list[bool] = []
-    for batch in batches[:50]:
+    for batch in batches[:LOOKED_AT]:
         score = batch.advantage if batch.advantage is not None else batch.total
-        for group in np.unique(batch.group):
-            rows = np.flatnonzero(batch.group == group)
-            texts = [batch.completions[row] for row in rows.tolist()]
+        for rows in _rows(batch):
+            texts = [batch.completions[row] for row in rows]
             if len(set(texts)) > 2:
                 by_text.append(texts in (sorted(texts), sorted(texts, reverse=True)))
             if score is not None and len(rows) > 3 and len(np.unique(score[rows])) > 1:
@@ -171,20 +189,17 @@ def _excess(worst: float, n: int, rest: float | None) -> float:
 
 
 def _dated(
-    steps: IntArray, same: FloatArray, usable: FloatArray, places: IntArray
+    steps: IntArray, places: list[tuple[BoolArray, BoolArray]]
 ) -> tuple[int | None, int | None]:
     """Last good and first bad step, where from one on these places are nearly always the same."""
-    asked = np.unique(steps).tolist()
-    share = []
-    for step in asked:
-        own = np.ix_(steps == step, places)
-        n = usable[own].sum()
-        share.append(same[own].sum() / n if n else 1.0)
-    often = np.array(share) >= NEARLY
+    asked, of = np.unique(steps, return_inverse=True)
+    equal = np.bincount(of, np.sum([e for e, _ in places], axis=0), len(asked))
+    n = np.bincount(of, np.sum([u for _, u in places], axis=0), len(asked))
+    often = np.where(n > 0, equal / np.maximum(n, 1), 1.0) >= NEARLY
     if not often[-1]:
         return None, None
     at = 0 if often.all() else len(often) - int(np.argmin(often[::-1]))
-    return asked[at - 1] if at else None, asked[at]
+    return int(asked[at - 1]) if at else None, int(asked[at])
 
 
 def _equal_seeds(batches: list[RolloutBatch]) -> float | None:
@@ -215,7 +230,8 @@ def _captured(run: Run) -> Predicted:
     """A pair of samples is equal with the probability of the one: the mean of both predictions."""
     predicted: list[float] = []
     equal: list[float] = []
-    prompt: list[tuple[int, bytes]] = []
+    prompt: list[int] = []
+    place: dict[tuple[int, bytes], int] = {}
     for capture in run.captures:
         logp, ids = capture.numbers("logp_new"), capture.arrays.get("token_id")
         asked, mask = capture.arrays.get("prompt_token_id"), capture.mask("prompt_mask")
@@ -232,12 +248,11 @@ def _captured(run: Run) -> Predicted:
             if keys[a] == keys[b] and long[a] and long[b]:
                 predicted.append(float(chance[a] + chance[b]) / 2)
                 equal.append(float(said[a] == said[b]))
-                prompt.append((capture.step, keys[a]))
-    if len(set(prompt)) < FEWEST:
+                prompt.append(place.setdefault((capture.step, keys[a]), len(place)))
+    if len(place) < FEWEST:
         return Predicted()
     away = np.array(equal) - np.array(predicted)
-    _, of = np.unique([prompt.index(key) for key in prompt], return_inverse=True)
-    spread = math.sqrt(float((np.bincount(of, away) ** 2).sum()))
+    spread = math.sqrt(float((np.bincount(prompt, away) ** 2).sum()))
     return Predicted(
         round(float(np.mean(predicted)), 6),
         round(float(np.mean(equal)), 6),

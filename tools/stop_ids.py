@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
@@ -54,16 +52,16 @@ def check_stop_ids(run: Run) -> Measured[StopIds]:
     steps, share = [], []
     rows = holding = going = 0
     for batch in run.rollouts.batches():
-        found = [ends.search(text) for text in batch.completions]
+        held = [text for text in batch.completions if any(mark in text for mark in marks)]
         on = [
-            match is not None and _more(text, match.end(), ends)
-            for match, text in zip(found, batch.completions, strict=True)
+            (match := ends.search(text)) is not None and _more(text, match.end(), ends)
+            for text in held
         ]
-        rows += len(found)
-        holding += sum(match is not None for match in found)
+        rows += len(batch)
+        holding += len(held)
         going += sum(on)
         steps.append(batch.step)
-        share.append(float(np.mean(on)))
+        share.append(sum(on) / max(1, len(batch)))
     at = first_of_run([s > OFTEN for s in share], length=min(3, len(share))) if share else None
     by_file = dict(known.eos_by_file) if known is not None else {}
     metrics = StopIds(
