@@ -35,6 +35,15 @@ from firstbad.playbooks.bound import Bound
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import call_parts, load
 from firstbad.tools.evidence import Dated, Metrics
+from firstbad.tools.known_good import (
+    Arrival,
+    Conditions,
+    Fault,
+    Meaning,
+    Statement,
+    Versions,
+    known_good,
+)
 from firstbad.tools.readers import READERS
 from firstbad.tools.readers.aliases import canonical_names, unit_of
 from firstbad.tools.readers.captures import FIELDS
@@ -100,6 +109,18 @@ PLAIN_FIELDS = {
     "Decision.do": "the next step",
     "WindowRule.kind": "`onset`, `steady` or `bad_from_start`",
     "WindowRule.when": "bounds that must all hold",
+}
+
+KNOWN_FIELDS = {
+    "id": "name of the entry",
+    "versions": "range of versions, or those that a report names",
+    "says": "one sentence without its final stop",
+    "source": "thread on GitHub, or the released source that was read",
+    "when": "settings under which it holds; all must",
+    "states": "`engine_logprobs_unused`, `old_logprobs_recomputed` or `ratio_one_by_construction`",
+    "means": "what the key means then",
+    "package": "name under which the package is installed, which is that of the framework",
+    "setting": "name of the setting",
 }
 
 
@@ -174,6 +195,8 @@ def cause_reference() -> str:
                 ("only dilutes", cause.dilutes),
                 ("verify", cause.verify),
                 ("refuted by", cause.refuted_by),
+                (f"weights ({cause.weights})", cause.rollback),
+                ("log next time", cause.log_next),
                 ("named by", where or "no check yet"),
             ]
             told = "\n".join(f"- {label}: {_text(text)}" for label, text in rows if text)
@@ -241,6 +264,91 @@ def playbook_fields() -> str:
     return "\n\n".join(parts)
 
 
+def known_fields() -> str:
+    """Every field of `known_good.yaml`."""
+    parts = []
+    for kind, where in (
+        (Fault, "item of `faults`"),
+        (Statement, "item of `statements`"),
+        (Meaning, "item of `meanings`"),
+        (Arrival, "item of `arrivals`"),
+        (Versions, "`versions` of each"),
+    ):
+        told = field_texts(kind)
+        rows = [
+            (
+                f"`{name}`",
+                _default(field.default),
+                _cell(KNOWN_FIELDS.get(name) or told[name]),
+            )
+            for name, field in kind.model_fields.items()
+        ]
+        head = ("field", "default", "meaning")
+        parts.append(f"**{kind.__name__}**, {where}\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def known_facts() -> str:
+    """What is on record for versions."""
+    facts = known_good()
+    faults = [
+        (
+            f"`{f.id}`",
+            f.package,
+            _versions(f.versions),
+            f"`{f.cause}`",
+            _cell(f"{f.says}, with {_conditions(f.bites_if)}"),
+            _link(f.source),
+        )
+        for f in facts.faults
+    ]
+    statements = [
+        (
+            f"`{s.id}`",
+            s.package,
+            _versions(s.versions),
+            f"`{s.states}`",
+            _cell(f"{s.says}{', with ' + _conditions(s.when) if s.when else ''}"),
+            _link(s.source),
+        )
+        for s in facts.statements
+    ]
+    meanings = [
+        (f"`{m.key}`", m.package, _versions(m.versions), _cell(m.means), _link(m.source))
+        for m in facts.meanings
+    ]
+    return "\n\n".join(
+        (
+            "**Faults**",
+            table(("id", "package", "versions", "cause", "what happened", "source"), faults),
+            "**Statements**",
+            table(("id", "package", "versions", "states", "why", "source"), statements),
+            "**Meanings**",
+            table(("key", "package", "versions", "means", "source"), meanings),
+        )
+    )
+
+
+def _versions(versions: Versions) -> str:
+    if versions.reported_in:
+        return "reported in " + ", ".join(versions.reported_in)
+    since = f"{versions.since} and later" if versions.since else ""
+    before = f"before {versions.before}" if versions.before else ""
+    return ", ".join(filter(None, (since, before)))
+
+
+def _conditions(conditions: Conditions) -> str:
+    return " and ".join(
+        f"`{name}` `{' or '.join(v) if isinstance(v, tuple) else str(v).lower()}`"
+        for name, v in conditions.items()
+    )
+
+
+def _link(source: str) -> str:
+    """A source as it stands: the pages of this repository link to nothing outside it."""
+    return f"`{source}`" if source.startswith("https:") else source
+
+
 def reader_table() -> str:
     """The readers."""
     rows = [(f"`{r.prefix}:`", f"`{r.prefix}:PATH`", _cell(r.looks_for)) for r in READERS]
@@ -281,6 +389,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": command_reference,
     "dated": dated_metrics,
     "dumps": dump_table,
+    "known-facts": known_facts,
+    "known-fields": known_fields,
     "layers": layer_table,
     "playbook-fields": playbook_fields,
     "readers": reader_table,

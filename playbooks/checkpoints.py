@@ -40,8 +40,10 @@ def passed_over(unfit: Mapping[int, str], onset: Onset, named: str | None) -> tu
     )
 
 
-def resume_from(onset: Onset, checkpoint_steps: Sequence[int]) -> str | None:
-    """Last checkpoint saved before the first bad step was trained on."""
+def resume_from(onset: Onset | None, checkpoint_steps: Sequence[int]) -> str | None:
+    """Last checkpoint saved before the first bad step was trained on; None spoils no checkpoint."""
+    if onset is None:
+        return f"checkpoint-{max(checkpoint_steps)}" if checkpoint_steps else None
     if onset.first_bad is None or onset.from_start:
         return None
     earlier = [step for step in checkpoint_steps if step < onset.earliest]

@@ -156,10 +156,11 @@ def conclude(
         requests = (_asked(unexplained, ask), *requests)
     if outcome == "undetermined" and not requests:
         requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
-    spoiled = first_spoiled(findings).first_bad if findings else None
+    spoiler = first_spoiled(findings) if findings else None
+    spoiled = spoiler.first_bad if spoiler else None
     unfit = unfit_checkpoints(seen)
     whole = [step for step in checkpoint_steps if step not in unfit]
-    back_to = resume_from(spoiled, whole) if spoiled else None
+    back_to = resume_from(spoiled, whole) if findings else None
     conditional = (*waived, *(open_layers if findings else ()))
     if findings and conditional:
         findings = [weaken(f, conditional) for f in findings]

@@ -11,6 +11,7 @@ from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Pointer
 from firstbad.playbooks.results import CheckResult, Confidence, Finding, LayerResult, Onset
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.known_faults import FAULTS, MET
 
 LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 STILL_GOING = "nothing measured here dates it"
@@ -26,7 +27,7 @@ def findings_of(
         for r in checks
         if r.outcome == "fail" and r.layer != "window"
     ]
-    return order_findings(loaded, merge_findings(found), layers)
+    return order_findings(loaded, with_record(merge_findings(found), seen), layers)
 
 
 def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
@@ -65,6 +66,9 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         verify=fill(pointer.verify or cause.verify, seen),
         remedy_kind=cause.remedy_kind,
         dilutes=cause.dilutes,
+        weights=cause.weights,
+        rollback=cause.rollback,
+        log_next=cause.log_next,
         ruled_out=tuple(
             fill(text, seen) for text, bounds in pointer.ruled_out.items() if all_hold(bounds, seen)
         ),
@@ -105,6 +109,31 @@ def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
             }
         )
     return list(merged.values())
+
+
+def with_record(findings: Sequence[Finding], seen: Seen) -> list[Finding]:
+    """Findings, supported by a fault of their cause that is on record for the version that ran.
+
+    What is on record makes no finding, and none surer: it only stands beside the evidence.
+    """
+    on_record = [
+        (evidence.id, row[0])
+        for evidence in {e.id: e for e in seen.values() if e.tool == "check_known_faults"}.values()
+        for table in evidence.tables
+        if table.title == FAULTS
+        for row in table.rows
+        if row[2] == MET
+    ]
+    return [
+        f.model_copy(
+            update={
+                "supports": tuple(
+                    dict.fromkeys([*f.supports, *(i for i, cause in on_record if cause == f.cause)])
+                )
+            }
+        )
+        for f in findings
+    ]
 
 
 def order_findings(

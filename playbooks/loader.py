@@ -13,34 +13,22 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
-from firstbad.playbooks.causes import SAFE, causes
+from firstbad.playbooks.causes import causes
 from firstbad.playbooks.model import Bounds, Call, Check, Claim, Layer, Playbook, Setting
 from firstbad.playbooks.results import PlaybookRef
 from firstbad.tools.errors import UserError
 from firstbad.tools.readers.aliases import framework_names
 from firstbad.tools.registry import Tool, tools
+from firstbad.tools.strict_yaml import read_strict
 
 REFERENCE = re.compile(r"^\$(?:(?:noticed|finding)_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
 PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
+NO_PLAYBOOK = ("causes", "known_good")
+"""Files of the folder that hold facts for playbooks."""
 QUOTE = "quote"
 """In a sentence's place: what the run's own log says, rather than a number."""
-
-
-class _Once(SAFE):  # type: ignore[misc,valid-type]  # the C loader where there is one
-    """The safe loader, which refuses a key that stands twice: PyYAML keeps the last in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping whose keys are all different."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)
-        if twice is not None:
-            line = node.start_mark.line + 1
-            raise yaml.YAMLError(f"the key `{twice}` stands twice in the mapping of line {line}")
-        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return found
 
 
 @dataclass(frozen=True)
@@ -69,7 +57,7 @@ def shipped() -> tuple[str, ...]:
     """Names of the shipped playbooks."""
     folder = files("firstbad.playbooks")
     named = (p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
-    return tuple(sorted(n for n in named if n != "causes"))
+    return tuple(sorted(n for n in named if n not in NO_PLAYBOOK))
 
 
 @cache
@@ -103,13 +91,7 @@ def parse(raw: bytes, path: str) -> Playbook:
     Raises:
         UserError: not YAML, or not of the form of `firstbad.playbooks.model`.
     """
-    try:
-        return Playbook.model_validate(yaml.load(raw, Loader=_Once))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
-    except ValidationError as error:
-        lines = dict.fromkeys(_misfit(e["loc"], e["msg"]) for e in error.errors())
-        raise UserError(f"{path}: " + "\n  ".join(lines)) from error
+    return read_strict(raw, path, Playbook)
 
 
 Aliases = dict[str, Tool | None]
@@ -317,17 +299,6 @@ def _offer(name: str, known: Any) -> str:
     return (
         f"; nearest: {', '.join(near)}" if near else f"; there are: {', '.join(list(known)[:12])}"
     )
-
-
-def _misfit(loc: tuple[int | str, ...], message: str) -> str:
-    """Place and problem; a value that fits none of several forms is told once, not once a form."""
-    forms = [str(part) for part in loc if _FORM.search(str(part))]
-    place = ".".join(str(part) for part in loc if str(part) not in forms)
-    return f"{place}: {'fits none of the forms that are allowed there' if forms else message}"
-
-
-_FORM = re.compile(r"^(?:str|bool|int|float|none|constrained-str)$|\[")
-"""Parts of a place that name a form tried, not a key of the file."""
 
 
 def json_schema() -> str:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from firstbad.playbooks.bound import Bound
-from firstbad.playbooks.results import Confidence, Outcome, RemedyKind, Strength, WindowKind
+from firstbad.playbooks.results import (
+    Confidence,
+    Outcome,
+    RemedyKind,
+    Strength,
+    Weights,
+    WindowKind,
+)
+from firstbad.tools.strict_yaml import Strict
 
 Measure = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]
 """`alias.field`: a number of one piece of evidence."""
@@ -18,12 +26,6 @@ Call = str | dict[str, dict[str, Setting]]
 """A tool's name, or `{name: {setting: value}}`; a text value `$alias.field` is a number of
 earlier evidence, `$noticed_step` the step that the user named and `$finding_step` the first bad
 step of the leading finding, which only calls of `compared` know."""
-
-
-class Strict(BaseModel):
-    """Frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Alternative(Strict):
@@ -273,6 +275,12 @@ class Cause(Strict):
     dilutes: str = ""
     verify: str = ""
     refuted_by: str = ""
+    weights: Weights = "unclear"
+    """What the weights are worth that were trained under it."""
+    rollback: str = ""
+    """Whether to go back for it, how far and why."""
+    log_next: str = ""
+    """What to record so that next time direct evidence decides it."""
 
 
 CheckKind = Literal["required", "necessary", "fact"]

@@ -19,6 +19,7 @@ STRENGTHS: tuple[Strength, ...] = ("direct", "certified", "differential", "proxy
 WindowKind = Literal["onset", "steady", "bad_from_start"]
 Confidence = Literal["low", "medium", "high"]
 RemedyKind = Literal["fixes", "dilutes", "experiment"]
+Weights = Literal["sound", "spoiled", "unclear"]
 Reason = Literal[
     "bounds_held",
     "bound_broken",
@@ -133,6 +134,12 @@ class Finding(Record):
     """What to look at after the fix."""
     dilutes: str = ""
     """What only makes the curve look better."""
+    weights: Weights = "unclear"
+    """What the weights are worth that were trained under it."""
+    rollback: str = ""
+    """Whether to go back for it, how far and why."""
+    log_next: str = ""
+    """What to record so that next time direct evidence decides it."""
     ruled_out: tuple[str, ...] = ()
     mechanism_of: str | None = None
     """Id of the finding whose mechanism this one is."""
@@ -233,7 +240,8 @@ class Verdict(Record):
     not_checked: tuple[NotChecked, ...]
     requests: tuple[Request, ...]
     resume_from: str | None = None
-    """Last checkpoint before the onset whose parts belong together."""
+    """Last checkpoint before the onset whose parts belong together; the newest such one where the
+    weights are sound."""
     passed_over: tuple[str, ...] = ()
     """Newer ones before the onset that are not, each with what is wrong with it."""
     least_bad: LeastBad | None = None
@@ -249,15 +257,22 @@ class Verdict(Record):
 
     @property
     def first_spoiled(self) -> Finding | None:
-        """The finding before which a checkpoint must lie: see `first_spoiled`."""
+        """The finding before which a checkpoint must lie, or None: see `first_spoiled`."""
         return first_spoiled(self.findings) if self.leading else None
 
 
-def first_spoiled(findings: Sequence[Finding]) -> Finding:
+def first_spoiled(findings: Sequence[Finding]) -> Finding | None:
     """The leading finding, or one of high confidence that began before it.
 
-    A checkpoint from before the leading fault may carry another one that is as certain.
+    A checkpoint from before the leading fault may carry another one that is as certain. A fault
+    that leaves the weights sound asks for no earlier checkpoint: then any other finding may, and
+    it is None where none does.
     """
     leading, *others = findings
-    sure = [f for f in others if f.confidence == "high"]
-    return min((leading, *sure), key=lambda f: f.first_bad.earliest)
+    sound = leading.weights == "sound"
+    asking = [f for f in others if f.weights != "sound" and (sound or f.confidence == "high")]
+    return min(
+        asking if sound else (leading, *asking),
+        key=lambda f: f.first_bad.earliest,
+        default=None,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
+from firstbad.tools.rank_means import local_first
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.segments import HeldToSettings, held_to_settings
 from firstbad.tools.updates import mixes_batches
 
@@ -38,6 +40,9 @@ class Recomputed(HeldToSettings):
     share_differs_trained: float
     """The same share when the mean is taken over the rows with an advantage, as where groups
     without contrast are dropped before training; 1 where no advantages are written."""
+    share_differs_ranks: float | None
+    """The same share when each rank's rows are averaged first and the ranks' means then; near 0
+    where that is what was logged. None where no file says which rank held a row."""
     largest_difference: float
     zero_std_logged_mean: float | None
     zero_std_recomputed_mean: float | None
@@ -83,6 +88,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         worst_signal_share=round(float(worst.differ.mean()), 6),
         share_differs_shifted=round(worst.differ_shifted(), 6),
         share_differs_trained=round(_differ_trained(run, rows, worst), 6),
+        share_differs_ranks=_differ_ranks(run, rows, batches, worst),
         largest_difference=round(max(float(np.abs(p.logged - p.value).max()) for p in pairs), 6),
         zero_std_logged_mean=_rounded(spread.zero[0]),
         zero_std_recomputed_mean=_rounded(spread.zero[1]),
@@ -170,6 +176,25 @@ def _differ_trained(run: Run, rows: RowTable, worst: _Pairs) -> float:
     kept = (np.abs(rows.advantage) > 1e-6) & np.isfinite(values)
     found = _pairs(run, rows, worst.name, rows.mean(values, kept)).differ
     return float(found.mean()) if len(found) else 1.0
+
+
+def _differ_ranks(
+    run: Run, rows: RowTable, batches: Sequence[RolloutBatch], worst: _Pairs
+) -> float | None:
+    """Share of the signal's steps that differ from every mean taken over ranks first."""
+    ranks = [batch.rank for batch in batches]
+    if not batches or any(rank is None or (rank < 0).any() for rank in ranks):
+        return None
+    part = worst.name.removeprefix("reward_part/")
+    values = rows.part(part) if part in rows.parts else rows.total
+    figures, at = [], 0
+    for rank in ranks:
+        assert rank is not None
+        own = values[at : at + len(rank)]
+        figures.append(local_first(own, rank) if np.isfinite(own).all() else [np.nan] * 3)
+        at += len(rank)
+    differ = [_pairs(run, rows, worst.name, np.array(v)).differ for v in zip(*figures, strict=True)]
+    return round(min(float(d.mean()) if len(d) else 1.0 for d in differ), 6)
 
 
 class _Spread:

@@ -128,6 +128,9 @@ class RolloutBatch:
     """What scoring raised, by reward part; None where it raised nothing."""
     latency_seconds: Mapping[str, FloatArray] = field(default_factory=dict)
     """(R,) time that scoring took, by reward part; NaN where not recorded."""
+    messages: bool | None = None
+    """Prompts were written as lists of messages (True) or as bare texts (False); None where the
+    source does not keep their form."""
     repeats_step: int | None = None
     """Earlier step with the same content: the source wrote one generation batch twice."""
 
@@ -403,6 +406,10 @@ class Vocabulary:
     """Ids that end an answer, from tokenizer, model and generation config."""
     pad_id: int | None
     sources: tuple[Source, ...] = ()
+    template: str = ""
+    """Chat template, as the tokenizer's files state it; empty where none does."""
+    eos_by_file: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Ids that end an answer by what states them: `tokenizer`, `model`, `generation`."""
 
 
 @dataclass(frozen=True)
@@ -435,6 +442,12 @@ class Run:
     """Files that were looked through for events."""
     version: str | None = None
     """Framework version, where a file states it."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Version by package, where a file states it."""
+    version_sources: tuple[Source, ...] = ()
+    """Files that state versions."""
+    launch: Config = field(default_factory=Config)
+    """Settings of the command line that launched it; empty where none was kept."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
     replays: tuple[Run, ...] = ()

@@ -147,22 +147,45 @@ def _actions(
     if verdict.outcome == "undetermined":
         yield Row("stop or go on", _stop_or_go_on(verdict, evidence))
         yield from (Row("suspects", text) for text in verdict.symptoms)
-    spoiled = verdict.first_spoiled
-    if leading is None or spoiled is None:
+    if leading is None:
         return
-    onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
-    began = "" if spoiled is leading else f"; `{spoiled.cause}`, also found, began first"
-    yield Row("stop", _stop(verdict, onset, evidence) + began)
+    spoiled = verdict.first_spoiled
+    if spoiled is not None:
+        onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
+        yield Row("stop", _stop(verdict, onset, evidence) + _other(leading, spoiled))
     label = {"fixes": "fix", "dilutes": "only dilutes", "experiment": "experiment"}
     if remedy := leading.remedy or (cause.remedy if cause else ""):
         yield Row(label[leading.remedy_kind], remedy)
-    yield Row("resume", _resume(verdict, onset))
+    if spoiled is None:
+        yield Row("resume", _go_on(verdict))
+    else:
+        yield Row("resume", _resume(verdict, onset))
+    started_over = spoiled is not None and onset.from_start
+    if leading.rollback and spoiled in (leading, None) and not started_over:
+        yield Row("roll back", leading.rollback)
     if verify := leading.verify or (cause.verify if cause else ""):
         yield Row("verify", verify)
     if dilutes := leading.dilutes or (cause.dilutes if cause else ""):
         yield Row("only dilutes", dilutes)
+    if leading.log_next:
+        yield Row("log next time", leading.log_next)
     for asked in _requests(verdict.requests):
         yield Row(f"{asked.layers[0]} needs", f"{asked.need}; decides: {asked.decides}")
+
+
+def _other(leading: Finding, spoiled: Finding) -> str:
+    """That another finding is what a checkpoint must lie before; empty where the leading one is."""
+    if spoiled is leading:
+        return ""
+    why = "spoils the weights" if leading.weights == "sound" else "began first"
+    return f"; `{spoiled.cause}`, also found, {why}"
+
+
+def _go_on(verdict: Verdict) -> str:
+    """From where to go on where no finding spoils the weights."""
+    if verdict.resume_from is None:
+        return "the weights are sound: go on from the newest checkpoint"
+    return f"from `{one_line(verdict.resume_from)}`, the newest checkpoint: the weights are sound"
 
 
 def _stop_or_go_on(verdict: Verdict, evidence: Mapping[str, Evidence]) -> str:

@@ -791,6 +791,21 @@ def test_what_to_do_follows_from_the_certain_fault_that_began_first() -> None:
     assert "also found, began first" not in memo(incident()).markdown
 
 
+def test_what_the_weights_are_worth_is_said_with_what_to_record_next_time() -> None:
+    told = {"rollback": "no rollback: training did not use it", "log_next": "the parts per sample"}
+    sound = LEADING.model_copy(update={"weights": "sound", **told})
+    shown = memo(incident(findings=(sound,), resume_from="checkpoint-90")).markdown
+    assert "| roll back | no rollback: training did not use it |" in shown
+    assert "| log next time | the parts per sample |" in shown
+    assert "| from `checkpoint-90`, the newest checkpoint: the weights are sound |" in shown
+    assert "| stop |" not in shown
+    spoils = SECOND.model_copy(update={"weights": "spoiled"})
+    shown = memo(incident(findings=(sound, spoils), resume_from="checkpoint-60")).markdown
+    assert f"`{spoils.cause}`, also found, spoils the weights" in shown
+    assert "| roll back |" not in shown
+    assert "log next time" not in memo(incident()).markdown
+
+
 def test_fault_from_the_start_offers_no_step_to_resume_from() -> None:
     onset = Onset(last_good=3, first_bad=4, signal="dumps", from_start=True)
     verdict = incident(first_bad=onset, window="bad_from_start", resume_from=None)

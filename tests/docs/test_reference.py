@@ -13,9 +13,18 @@ from firstbad.playbooks import model
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import load, shipped
 from firstbad.playbooks.results import STRENGTHS
+from firstbad.tools.known_good import (
+    Arrival,
+    Fault,
+    Meaning,
+    Statement,
+    Versions,
+    known_good,
+)
 from firstbad.tools.readers import READERS
 from firstbad.tools.readers.captures import FIELDS
 from firstbad.tools.registry import tools
+from firstbad.tools.strict_yaml import Strict
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 # A path in backticks: a folder or a file name, and no placeholder in it.
@@ -48,12 +57,26 @@ def test_every_cause(pages: Any) -> None:
 
 def test_every_field_of_a_playbook(pages: Any) -> None:
     text = pages["docs/playbook.md"].text
-    records = [
-        k for k in vars(model).values() if isinstance(k, type) and issubclass(k, model.Strict)
-    ]
+    records = [k for k in vars(model).values() if isinstance(k, type) and issubclass(k, Strict)]
     for record in records:
-        if record in (model.Strict, model.Cause):
+        if record in (Strict, model.Cause):
             continue
+        section = text.split(f"**{record.__name__}**", 1)[1].split("\n**", 1)[0]
+        assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(record.model_fields)
+
+
+def test_every_fact_about_versions(pages: Any) -> None:
+    text = pages["docs/known-good.md"].text
+    facts = known_good()
+    for name, source in (
+        *((fault.id, fault.source) for fault in facts.faults),
+        *((statement.id, statement.source) for statement in facts.statements),
+    ):
+        assert f"`{name}`" in text
+        assert source in text
+    for meaning in facts.meanings:
+        assert f"`{meaning.key}`" in text
+    for record in (Fault, Statement, Meaning, Arrival, Versions):
         section = text.split(f"**{record.__name__}**", 1)[1].split("\n**", 1)[0]
         assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(record.model_fields)
 

@@ -129,8 +129,45 @@ SMALLER_STEPS = re.compile(
 @pytest.mark.parametrize("name", [n for n, _ in LISTED])
 def test_what_only_makes_steps_smaller_never_fixes(name: str) -> None:
     cause = causes()[name]
-    if name not in ("opt.step_too_large", "opt.lr_jump"):
-        assert cause.remedy_kind != "fixes" or not SMALLER_STEPS.search(cause.remedy)
+    assert cause.remedy_kind != "fixes" or not SMALLER_STEPS.search(cause.remedy)
+
+
+def test_a_remedy_that_a_check_gives_never_only_makes_steps_smaller() -> None:
+    for name in shipped():
+        for layer in load(name).playbook.layers:
+            for pointer in (p for c in layer.checks for p in c.points_to):
+                fixes = causes()[pointer.cause].remedy_kind == "fixes"
+                assert not (fixes and SMALLER_STEPS.search(pointer.remedy)), pointer.remedy
+
+
+def test_the_word_for_smaller_steps_finds_them() -> None:
+    assert SMALLER_STEPS.search("lower the learning rate to a tenth")
+    assert SMALLER_STEPS.search("more gradient clipping")
+    assert not SMALLER_STEPS.search("restore the learning-rate schedule with the step")
+
+
+CRASH_LAYERS = {
+    "records", "probability", "accumulation", "masks", "numerics", "optimizer", "reward",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n, layer in LISTED if layer in CRASH_LAYERS])
+def test_a_cause_of_the_crash_layers_says_all_that_one_does_about_it(name: str) -> None:
+    cause = causes()[name]
+    for text in (cause.remedy, cause.verify, cause.refuted_by, cause.rollback, cause.log_next):
+        assert 3 <= len(text.split()) <= 40, text
+        assert not text.endswith(".")
+    assert cause.remedy_kind != "dilutes"
+    assert cause.dilutes != cause.remedy
+    assert cause.rollback.startswith("no rollback") or cause.weights != "sound"
+    assert not (cause.rollback.startswith("no rollback") and cause.weights == "spoiled")
+
+
+def test_what_the_gradient_was_made_of_decides_over_the_weights() -> None:
+    worth = {name: causes()[name].weights for name, _ in LISTED}
+    assert worth["metric.misleading"] == worth["reward.service_slow"] == "sound"
+    assert worth["grad.objective"] == worth["mask.prompt"] == worth["opt.lr_jump"] == "spoiled"
+    assert {worth[n] for n, _ in LISTED if n.startswith("prob.")} == {"spoiled"}
 
 
 def test_the_form_of_an_id_is_fixed() -> None:

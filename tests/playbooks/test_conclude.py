@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.playbooks.causes import causes as known_causes
+from firstbad.playbooks.checkpoints import resume_from
 from firstbad.playbooks.fill import fill
 from firstbad.playbooks.findings import merge_findings
-from firstbad.playbooks.results import Finding, LeastBad, Onset, Verdict
+from firstbad.playbooks.results import Finding, LeastBad, Onset, Verdict, first_spoiled
 from firstbad.tools.evidence import Evidence
 
 MakeVerdict = Callable[..., Verdict]
@@ -766,6 +768,37 @@ def test_a_doubtful_earlier_finding_does_not_move_the_checkpoint(verdict: MakeVe
     assert found.resume_from == "checkpoint-49"
     later = {**OUTAGE, "first_bad_step": 70, "last_good_step": 69}
     assert verdict(same=PARTED, judge=later, checkpoints=[20, 49]).resume_from == "checkpoint-49"
+
+
+def with_weights(found: Verdict, *worth: str) -> list[Finding]:
+    pairs = zip(found.findings, worth, strict=True)
+    return [f.model_copy(update={"weights": w}) for f, w in pairs]
+
+
+def test_a_fault_that_leaves_the_weights_sound_moves_no_checkpoint(verdict: MakeVerdict) -> None:
+    found = verdict(same=PARTED, judge={**OUTAGE, "one_sided": 0.5}, checkpoints=[20, 40, 49])
+    leading, other = found.findings
+    assert other.confidence != "high"
+    for worth, spoiler in (
+        (("sound", "sound"), None),
+        (("sound", "spoiled"), other),
+        (("spoiled", "sound"), leading),
+        (("spoiled", "spoiled"), leading),
+    ):
+        first = first_spoiled(with_weights(found, *worth))
+        assert (first and first.cause) == (spoiler and spoiler.cause)
+    assert resume_from(None, [20, 60, 40]) == "checkpoint-60"
+    assert resume_from(None, []) is None
+
+
+def test_a_finding_carries_what_its_cause_says_of_the_weights(verdict: MakeVerdict) -> None:
+    (found,) = verdict(same=PARTED).findings
+    cause = known_causes()[found.cause]
+    assert (found.weights, found.rollback, found.log_next) == (
+        "spoiled",
+        cause.rollback,
+        cause.log_next,
+    )
 
 
 def test_a_certain_fault_from_the_start_leaves_no_checkpoint(verdict: MakeVerdict) -> None:

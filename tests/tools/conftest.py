@@ -19,7 +19,14 @@ import numpy.typing as npt
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.flight import Flight, FlightStep, ParameterGroup, Sync, SyncedTensor
+from firstbad.tools.flight import (
+    Flight,
+    FlightStep,
+    ParameterGroup,
+    Stages,
+    Sync,
+    SyncedTensor,
+)
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -627,13 +634,28 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     def log(values: dict[str, Array], steps: Array) -> None:
         values["ratio_max"] = np.ones(len(steps))
 
-    run = simulate(6, dumps=12, log=log, checkpoints=tuple(saved), replays=(simulate(7),))
+    run = simulate(
+        6,
+        dumps=12,
+        log=log,
+        checkpoints=tuple(saved),
+        versions={"trl": "1.16.0"},
+        replays=(simulate(7),),
+    )
     run = with_record(run)
+    run.config = replace(run.config, values={**run.config.values, "generation.top_k": 0})
     norms = (ParameterGroup("all", update_norm=1e-3, weight_norm=1.0),)
+    names = tuple("abcd")
+    stages = Stages(names, names, names)
     kept = {step.step: step for step in run.flight}
-    kept[30] = FlightStep(30, kept="last_good", parameters=norms)
-    kept[31] = FlightStep(31, kept="first_bad", parameters=norms)
-    run.flight = Flight(list(kept), kept.__getitem__, syncs=run.flight.syncs)
+    kept[30] = FlightStep(30, kept="last_good", stages=stages, parameters=norms)
+    kept[31] = FlightStep(31, kept="first_bad", stages=stages, parameters=norms)
+    run.flight = Flight(
+        list(kept),
+        kept.__getitem__,
+        syncs=run.flight.syncs,
+        requested=dict(run.config.values),
+    )
     return run
 
 

@@ -21,32 +21,33 @@ PARTS = {
     "tokenizer": ("tokenizer",),
 }
 WITHOUT_DATA = (
-    "check_moments",
     "check_captured_loss",
+    "check_deliveries",
+    "check_generation_config",
     "check_microbatch_norms",
     "check_microbatch_rows",
     "check_microbatch_weights",
+    "check_moments",
     "check_objective_probe",
     "check_parameter_groups",
-    "read_accumulation_probe",
-    "read_fit_probe",
+    "check_policy_lag",
     "check_stored_weights",
     "classify_reproduction",
-    "compare_states",
-    "find_still_parameters",
-    "measure_update_size",
-    "measure_weight_moves",
-)
-"""The demo has neither optimizer states nor weights, no rerun, and no recorder's alarm, probe
-or ledger."""
-    "check_deliveries",
-    "check_policy_lag",
     "compare_engine_tokens",
     "compare_logprobs",
+    "compare_requested",
     "compare_routing",
+    "compare_stages",
+    "compare_states",
+    "find_still_parameters",
     "fit_processing",
     "fit_version",
-"""The demo has no optimizer states, no weights, and nothing of another engine."""
+    "measure_update_size",
+    "measure_weight_moves",
+    "read_accumulation_probe",
+    "read_fit_probe",
+)
+"""The demo has neither optimizer states nor weights, no rerun, and no record of a recorder."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:

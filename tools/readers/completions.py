@@ -146,6 +146,7 @@ class _Completions:
         rewards = {name: _numbers(table, name) for name in self._rewards(table)}
         advantage = next((_numbers(table, n) for n in _ADVANTAGE if n in names), None)
         gold = self._gold(table, prompts)
+        form = table.schema.field("prompt").type if "prompt" in names else None
         start = 0
         for step, part in read:
             rows = slice(start, start := start + len(part))
@@ -163,6 +164,7 @@ class _Completions:
                 rewards={name: values[rows] for name, values in rewards.items()},
                 advantage=None if advantage is None else advantage[rows],
                 gold=None if gold is None else gold[rows],
+                messages=None if form is None else pa.types.is_list(form),
             )
 
     def _first_of_each(self, file: str, names: Sequence[str]) -> list[int] | None:

@@ -27,6 +27,7 @@ from firstbad.tools.readers.answers import Answers
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.ragged import read_ragged
+from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
 from firstbad.tools.readers.rows import rollout_rows
 from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts
@@ -99,7 +100,10 @@ def read_flight(
     if rows := {s: f["rollouts.jsonl"] for s, f in steps.items() if "rollouts.jsonl" in f}:
         kept.rollouts = Rollouts(
             list(rows),
-            lambda wanted: (_batch(root, s, rows[s], group_size, answers) for s in wanted),
+            Repeats(
+                list(rows),
+                lambda wanted: (_batch(root, s, rows[s], group_size, answers) for s in wanted),
+            ).load,
             sources=lambda step: [root.source(rows[step], "rollouts")],
             answers=lambda: answers.sources,
         )

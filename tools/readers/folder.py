@@ -18,6 +18,7 @@ from firstbad.tools.readers.config import read_config
 from firstbad.tools.readers.console import read_console
 from firstbad.tools.readers.flight import joined_rollouts, read_flight, together
 from firstbad.tools.readers.history import read_history
+from firstbad.tools.readers.launch import read_launch
 from firstbad.tools.readers.log import Log
 from firstbad.tools.readers.naming import name_signals
 from firstbad.tools.readers.record import read_record
@@ -26,7 +27,7 @@ from firstbad.tools.readers.shelf import shelve
 from firstbad.tools.readers.tables import find_tables, read_metrics
 from firstbad.tools.readers.tokenizer import read_vocabulary
 from firstbad.tools.readers.training_args import disagreements, read_saved
-from firstbad.tools.readers.version import read_version, reward_std_note
+from firstbad.tools.readers.version import meanings, read_versions
 from firstbad.tools.run import Config, Event, Run
 
 _GROUP_SIZES = (
@@ -75,10 +76,9 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     )
     found = framework_of(log.series)
     framework = framework if found == UNKNOWN else found
-    version = read_version(root)
+    versions, version_sources = read_versions(root, kept.flight.versions)
     signals, notes = name_signals(log, framework)
-    if "reward_std" in signals.known and framework == "trl":
-        notes = (*notes, reward_std_note(version, config))
+    notes = (*notes, *meanings(log.series, framework, versions, config))
 
     evaluation = signals.get("eval/reward_mean")
     rollouts = read_completions(
@@ -114,7 +114,10 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
                 *board.sources,
             ]
         ),
-        version=version,
+        version=versions.get(framework),
+        versions=versions,
+        version_sources=(*version_sources, *(record.sources if kept.flight.versions else ())),
+        launch=read_launch(root),
         flight=kept.flight,
         notes=notes,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,17 +24,41 @@ def read_vocabulary(root: Root, config: Config) -> Vocabulary | None:
     texts = TokenTexts(data or b"", file.name if file else "")
     settings = _settings(root, settings_file)
     ids = {**texts.added, **_added_ids(settings)}
-    eos = set()
-    for key in ("model.eos_token_id", "generation.eos_token_id", "eos_token_id"):
-        eos |= _whole_numbers(config.values.get(key))
-    eos |= _ids_of(settings.get("eos_token"), ids, texts)
+    stated = {
+        "tokenizer": _ids_of(settings.get("eos_token"), ids, texts),
+        "model": _whole_numbers(config.values.get("model.eos_token_id")),
+        "generation": _whole_numbers(config.values.get("generation.eos_token_id")),
+        "settings": _whole_numbers(config.values.get("eos_token_id")),
+    }
+    eos = set().union(*stated.values())
     pad = _ids_of(settings.get("pad_token"), ids, texts)
     pad = pad or _whole_numbers(config.values.get("model.pad_token_id"))
     if data is None and not eos:
         return None
     files = [found for found in (file, settings_file) if found is not None]
     sources = (*(root.source(found, "tokenizer") for found in files), *config.sources)
-    return Vocabulary(texts, frozenset(eos), min(pad, default=None), sources)
+    template = _template(root, folders, settings)
+    return Vocabulary(
+        texts,
+        frozenset(eos),
+        min(pad, default=None),
+        sources,
+        template=template,
+        eos_by_file={name: frozenset(found) for name, found in stated.items() if found},
+    )
+
+
+def _template(root: Root, folders: Sequence[str], settings: Mapping[str, object]) -> str:
+    """The chat template, from a file of its own or the tokenizer's settings; else empty."""
+    file = root.first(*(f"{folder}chat_template.jinja" for folder in folders))
+    data = None if file is None else root.try_read(file, 2**20)
+    if data is not None:
+        return data.decode("utf-8", "replace")
+    stated = settings.get("chat_template")
+    if isinstance(stated, list):  # several, by name
+        named = [one.get("template") for one in stated if isinstance(one, dict)]
+        stated = next((text for text in named if isinstance(text, str)), "")
+    return stated if isinstance(stated, str) else ""
 
 
 class TokenTexts(Mapping[int, str]):

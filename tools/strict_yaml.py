@@ -1,0 +1,66 @@
+"""YAML files of fixed form: a key stands once, unknown keys are refused, every problem is told."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from firstbad.tools.errors import UserError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@cache
+def _once() -> Any:
+    """The safe loader, which refuses a key that stands twice: PyYAML keeps the last in silence."""
+    import yaml  # here, since readers that open a run load no YAML
+
+    class Once(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)
+            if twice is not None:
+                line = node.start_mark.line + 1
+                told = f"the key `{twice}` stands twice in the mapping of line {line}"
+                raise yaml.YAMLError(told)
+            found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+            return found
+
+    return Once
+
+
+def read_strict(raw: bytes, path: str, kind: type[M]) -> M:
+    """Read a file as one record.
+
+    Raises:
+        UserError: not YAML, or not of that form; the text lists every problem with its place.
+    """
+    import yaml
+
+    try:
+        return kind.model_validate(yaml.load(raw, Loader=_once()))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        lines = dict.fromkeys(_misfit(e["loc"], e["msg"]) for e in error.errors())
+        raise UserError(f"{path}: " + "\n  ".join(lines)) from error
+
+
+def _misfit(loc: tuple[int | str, ...], message: str) -> str:
+    """Place and problem; a value that fits none of several forms is told once, not once a form."""
+    forms = [str(part) for part in loc if _FORM.search(str(part))]
+    place = ".".join(str(part) for part in loc if str(part) not in forms)
+    return f"{place}: {'fits none of the forms that are allowed there' if forms else message}"
+
+
+_FORM = re.compile(r"^(?:str|bool|int|float|none|constrained-str)$|\[")
+"""Parts of a place that name a form tried, not a key of the file."""
