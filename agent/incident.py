@@ -24,6 +24,7 @@ from firstbad.tools.errors import UserError
 
 SCHEMA = 1
 WAIVER_KEYS = {"layer", "reason"}
+JUDGE_KEYS = {"command", "batch_seconds", "seconds"}
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """No 0, o, 1, l, i: ids are read aloud and typed."""
 
@@ -51,6 +52,8 @@ class IncidentRecord:
     """What was not read, or a tool that was not run, and the layer that closed the way."""
     reading: tuple[Mapping[str, str], ...] = ()
     """`code` and `text` of what was noticed while the run was opened."""
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    """Command and time limits of the judge that was given; empty without one."""
     schema: int = SCHEMA
 
 
@@ -111,7 +114,7 @@ class Incident:
             schema = raw.get("schema") if isinstance(raw, dict) else raw
             raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
-        if set(raw) != names and set(raw) != names - {"reading"}:
+        if set(raw) - names or names - set(raw) - {"reading", "judge"}:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
         from pydantic import TypeAdapter, ValidationError
 
@@ -120,8 +123,13 @@ class Incident:
         except ValidationError as error:
             wrong = ", ".join(sorted({f"`{e['loc'][0]}`" for e in error.errors()}))
             raise UserError(f"`{path}`: not of the expected form at {wrong}") from error
-        whole = {"playbook": [record.playbook], "waivers": record.waivers}
-        for name, keys in (("playbook", {"name", "digest", "path"}), ("waivers", WAIVER_KEYS)):
+        judge = [record.judge] if record.judge else []
+        whole = {"playbook": [record.playbook], "waivers": record.waivers, "judge": judge}
+        for name, keys in (
+            ("playbook", {"name", "digest", "path"}),
+            ("waivers", WAIVER_KEYS),
+            ("judge", JUDGE_KEYS),
+        ):
             if any(not keys <= set(part) for part in whole[name]):
                 raise UserError(f"`{path}`: not of the expected form at `{name}`")
         return record

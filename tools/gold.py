@@ -201,9 +201,7 @@ def _said_otherwise(completions: list[str], gold: str) -> bool:
     The likely extractor goes by looks: of `1 3 5` it may read the last number where the gold answer
     is written `135`.
     """
-    said = [
-        sum(agree(extract(name, c), gold, strict=False) for c in completions) for name in EXTRACTORS
-    ]
+    said = [sum(agree(extract(name, c), gold, "loose") for c in completions) for name in EXTRACTORS]
     return max(said) >= STRONG * len(completions)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
-from firstbad.tools.evidence import Evidence, Metrics, Scalar, Source, StepWindow, Table
+from firstbad.tools.evidence import Evidence, Metrics, Origin, Scalar, Source, StepWindow, Table
 from firstbad.tools.run import Run
 from firstbad.tools.used import Watched, unique
 
@@ -36,6 +36,7 @@ class Measured(Generic[M]):
     window: tuple[int, int] | None = None
     signal: str = ""
     """What a dated measure was seen in."""
+    origin: Origin = "tool"
     quote: str = ""
     """A sentence that quotes the run's own files."""
 
@@ -74,6 +75,7 @@ _MODULES = (
     "form_pay",
     "gold",
     "groups",
+    "judge",
     "judging",
     "kl_budget",
     "lengths",
@@ -212,6 +214,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,
+        origin=measured.origin,
         quote=measured.quote,
         seconds=time.perf_counter() - started,
     )

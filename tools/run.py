@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
+from firstbad.tools.judge_scores import JudgeScores
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -413,6 +414,8 @@ class Run:
     """Files that were looked through for events."""
     version: str | None = None
     """Framework version, where a file states it."""
+    judge: JudgeScores | None = None
+    """What the user's own judge said of the rollouts, where one was asked."""
 
     def fresh_at(self, step: int) -> bool:
         """Whether the rollouts of a step were generated for it, not kept from an earlier step.

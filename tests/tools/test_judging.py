@@ -327,7 +327,7 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
     rows = batch(rewards={"correct": [1, 0]})
     assert "right answers" in missing(TOOL, make_run(rollouts=[rows]))
     rows = batch(rewards={"score": [0.1, 0.2, 0.3]}, gold=["1"] * 3)
-    assert "no two-valued reward part to judge; parts: score" in missing(
+    assert "no reward part with few values to judge; parts: score" in missing(
         TOOL, make_run(rollouts=[rows])
     )
     rows = batch(rewards={"correct": [1.0] * 20}, completions=["1"] * 20, gold=["1"] * 20)
