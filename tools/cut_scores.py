@@ -15,8 +15,6 @@ from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 from firstbad.tools.token_counts import TokenCounts
 
-CUT = ("length", "max_tokens", "max_length", "truncated")
-"""Finish reasons of an answer that was cut."""
 SAME = 0.02
 """Difference of mean scores, over the range of all, up to which two kinds are scored alike."""
 FEWEST = 30
@@ -45,17 +43,18 @@ class CutScores(Dated):
     """Cut rows get the score of wrong ones, within 2 % of the range, and nearly all of them do."""
     cut_scored_alike: float | None
     """Share of cut rows with the most common score of wrong ones."""
-    solved_first: float
-    """Share of right rows among all rows, first third."""
+    solved_best: float
+    """Share of right rows among all rows, in the sixth of the run in which it is largest."""
     solved_last: float
-    solved_finished_first: float | None
-    """... among the finished rows."""
+    """... in the last sixth."""
+    solved_finished_best: float | None
+    """... among the finished rows of these sixths."""
     solved_finished_last: float | None
     lost_to_cuts: float
-    """Of the fall of the solve rate from first to last third: the share that is gone among finished
-    rows; 0 where it does not fall."""
+    """Of the fall of the solve rate from its best sixth to the last: the share that is gone among
+    finished rows; 0 where it does not fall."""
     solve_fall: float
-    """Solve rate of the first third less that of the last."""
+    """Solve rate of the best sixth less that of the last."""
     masked_by_config: bool
     """Cut answers are left out of the loss (`mask_truncated_completions`)."""
 
@@ -76,13 +75,11 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
     rows = RowTable.of(run, batches)
     if name not in rows.parts:
         raise NoData("no reward part that could be the outcome")
-    by_reason = all(b.finish is not None for b in batches)
+    by_reason = all(b.cut is not None for b in batches)
     if not by_reason and run.signals.get("truncation_rate") is None:
         raise NoData("neither finish reasons nor a logged share of cut completions")
     counts = TokenCounts(run, batches)
-    cut = np.concatenate(
-        [_by_reason(b.finish) if by_reason and b.finish else counts.cut(b) for b in batches]
-    )
+    cut = np.concatenate([counts.cut(b) if b.cut is None else b.cut for b in batches])
     cut_all, score = cut, rows.part(name)
     use = np.isfinite(score)
     cut, score, step = cut[use], score[use], rows.step[use]
@@ -99,8 +96,11 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
         and abs(means[0] - means[1]) <= SAME * max(high - low, 1e-9)
         and (alike or 0.0) > 1 - SAME
     )
-    solved = [float(right[third == k].mean()) if (third == k).any() else 0.0 for k in (0, 2)]
-    finished = [_rate(right, (third == k) & ~cut) for k in (0, 2)]
+    sixth = np.minimum(step * 6 // len(batches), 5)
+    rates = [float(right[sixth == k].mean()) if (sixth == k).any() else 0.0 for k in range(6)]
+    best = int(np.argmax(rates))
+    solved = [rates[best], rates[5]]
+    finished = [_rate(right, (sixth == k) & ~cut) for k in (best, 5)]
     share = _by_step(cut, step, len(batches))
     shift = level_shift(share)
     rises = shift is not None and shift.after - shift.before > 0.1 and shift.sds > 2
@@ -117,9 +117,9 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
         score_malformed=_mean_of(score[~cut & _malformed(batches, cut_all)[use]]),
         cut_as_wrong=same,
         cut_scored_alike=None if alike is None else _r(alike),
-        solved_first=_r(solved[0]),
+        solved_best=_r(solved[0]),
         solved_last=_r(solved[1]),
-        solved_finished_first=finished[0],
+        solved_finished_best=finished[0],
         solved_finished_last=finished[1],
         lost_to_cuts=_r(_lost(solved, finished)),
         solve_fall=_r(solved[0] - solved[1]),
@@ -140,9 +140,9 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
     return Measured(
         metrics,
         f"{percent(metrics.cut_first)} -> {percent(metrics.cut_last)} of the answers are cut "
-        f"(first and last third); of finished ones {percent(finished[0] or 0)} -> "
-        f"{percent(finished[1] or 0)} are right, of all {percent(solved[0])} -> "
-        f"{percent(solved[1])}",
+        f"(first and last third); from the best sixth of the run to the last "
+        f"{percent(solved[0])} -> {percent(solved[1])} are right, of finished ones {percent(finished[0] or 0)} -> "
+        f"{percent(finished[1] or 0)}",
         tables=(table,),
         window=(steps[0], steps[-1]),
         signal="share of cut answers, scored like wrong ones",
@@ -157,11 +157,6 @@ def _malformed(batches: list[RolloutBatch], cut: BoolArray) -> BoolArray:
         if found[~cut].mean() >= 0.5:
             return ~found
     return np.zeros(len(texts), bool)
-
-
-def _by_reason(finish: object) -> BoolArray:
-    assert isinstance(finish, (list, tuple))
-    return np.array([isinstance(f, str) and f.lower() in CUT for f in finish], bool)
 
 
 def _usual(score: FloatArray) -> float | None:

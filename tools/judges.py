@@ -23,6 +23,8 @@ from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Ru
 CALIBRATED = 0.99
 """Agreement on the earliest steps above which the judge is fair (playbook, layer 5)."""
 CALIBRATION_ROWS = 300
+FEWEST_ENDED = 60
+"""Rows that ended by themselves from which on cut ones are left out."""
 LEVELS = 8
 """Most values of a part whose largest may stand for a right answer."""
 COMMON = 0.02
@@ -155,7 +157,11 @@ def judge_rows(run: Run, batches: list[RolloutBatch], judge: Judge) -> JudgedRow
         np.concatenate(each)
         for each in zip(*(judge.way.judge(batch) for batch in batches), strict=True)
     )
-    at = np.flatnonzero(known & np.isfinite(score))
+    # Whether the answer in a cut completion counts is another question than whether it is right.
+    cut = [np.zeros(len(b), bool) if b.cut is None else b.cut for b in batches]
+    use = known & np.isfinite(score)
+    ended = use & ~np.concatenate(cut)
+    at = np.flatnonzero(ended if ended.sum() >= FEWEST_ENDED else use)
     return JudgedRows(
         table.steps[table.step[at]].astype(np.float64),
         right[at],

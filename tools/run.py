@@ -96,6 +96,10 @@ class Signals:
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
+CUT = ("length", "max_tokens", "max_length", "truncated")
+"""Finish reasons of a completion that was cut at the cap."""
+
+
 @dataclass(frozen=True)
 class RolloutBatch:
     """The rollouts of one step, in the order in which they were written. R rows."""
@@ -140,6 +144,13 @@ class RolloutBatch:
     def derived(self) -> dict[object, FloatArray]:
         """Per-row figures that several tools compute from this batch, kept by what they are."""
         return {}
+
+    @cached_property
+    def cut(self) -> BoolArray | None:
+        """(R,) rows that ended at the cap; None where no finish reasons are written."""
+        if self.finish is None:
+            return None
+        return np.array([reason is not None and reason.lower() in CUT for reason in self.finish])
 
     @cached_property
     def words(self) -> FloatArray:
