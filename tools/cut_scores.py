@@ -141,8 +141,8 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
         metrics,
         f"{percent(metrics.cut_first)} -> {percent(metrics.cut_last)} of the answers are cut "
         f"(first and last third); from the best sixth of the run to the last "
-        f"{percent(solved[0])} -> {percent(solved[1])} are right, of finished ones {percent(finished[0] or 0)} -> "
-        f"{percent(finished[1] or 0)}",
+        f"{percent(solved[0])} -> {percent(solved[1])} are right, of finished ones "
+        f"{percent(finished[0] or 0)} -> {percent(finished[1] or 0)}",
         tables=(table,),
         window=(steps[0], steps[-1]),
         signal="share of cut answers, scored like wrong ones",

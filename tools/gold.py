@@ -198,17 +198,13 @@ class _Repeats:
     """Groups whose consensus repeats a word of the prompt, and whose gold answer says it once."""
 
     def __init__(self, rows: list[_Row], agreed: list[int], wrong: BoolArray) -> None:
-        could = [_repeats(rows[i]) for i in agreed]
-        lost = [
-            bool(w) and c and list(dict.fromkeys(str(rows[i][2]).split())) == rows[i][1].split()
-            for i, w, c in zip(agreed, wrong, could, strict=True)
-        ]
-        self.of_wrong = sum(lost) / max(1, int(wrong.sum()))
-        self.of_all = sum(lost) / max(1, sum(could))
-        self._bad = [rows[i][0] for i, x in zip(agreed, lost, strict=True) if x]
-        self._good = [
-            rows[i][0] for i, c, w in zip(agreed, could, wrong, strict=True) if c and not w
-        ]
+        could = [i for i in agreed if _repeats(rows[i])]
+        lost = [i for i in could if _said_once(rows[i])]
+        bad = {i for i, w in zip(agreed, wrong, strict=True) if w}
+        self.of_wrong = len(bad.intersection(lost)) / max(1, len(bad))
+        self.of_all = len(lost) / max(1, len(could))
+        self._bad = [rows[i][0] for i in lost]
+        self._good = [rows[i][0] for i in could if rows[i][1] == rows[i][2]]
 
     def dated(self) -> dict[str, Any]:
         """The onset: only groups with a repeated word can show it."""
@@ -225,6 +221,11 @@ def _repeats(row: _Row) -> bool:
     """Whether the consensus holds a word twice or more, as often as its prompt, unasked."""
     said, asked = Counter(str(row[2]).split()), Counter(words_of(row[3].lower()))
     return max(said.values(), default=0) > 1 and said <= asked and not ONCE.search(row[3])
+
+
+def _said_once(row: _Row) -> bool:
+    """Whether the gold answer is the consensus with each word said once."""
+    return list(dict.fromkeys(str(row[2]).split())) == row[1].split()
 
 
 def _groups(batch: RolloutBatch) -> list[list[int]]:

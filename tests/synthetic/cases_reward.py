@@ -217,7 +217,7 @@ class MaskedCuts(LongerAnswers):
 
     def loss_mask(self, batch: Batch) -> Bools:
         ended = np.array([reason == "stop" for reason in batch.finish])
-        return super().loss_mask(batch) & ended[:, None]
+        return np.asarray(super().loss_mask(batch) & ended[:, None])
 
 
 class OpensTests(Trainer):

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from firstbad.tools.evidence import Evidence
+from firstbad.tools.evidence import Evidence, Source
+from firstbad.tools.judge_scores import JudgeScores
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -141,6 +142,36 @@ def group_advantages(total: Array, group: npt.NDArray[np.int64], *, divide: bool
         for i in rows:
             result[i] = (total[i] - mean) / (deviation + 1e-4 if divide else 1.0)
     return result
+
+
+def with_judge(run: Run, score: Callable[[RolloutBatch], Any], **counts: int) -> Run:
+    """The run with what a judge says of each row; None or NaN where it says nothing."""
+    said = {
+        (batch.step, row): value
+        for batch in run.rollouts.batches()
+        for row, value in enumerate(np.asarray(score(batch), float).tolist())
+        if math.isfinite(value)
+    }
+    named = ("not_finite", "unknown", "twice", "unreadable", "timeouts", "crashes", "too_long")
+    rows = sum(len(batch) for batch in run.rollouts.batches())
+    every = {**dict.fromkeys(named, 0), "asked": rows, "batches": 1, **counts}
+    run.judge = JudgeScores(said, {}, every, Source(kind="judge", ref="judge.jsonl"))
+    return run
+
+
+def with_calls(run: Run) -> Run:
+    """The run with a judge that agrees, and with quick scoring calls of which none fails."""
+    rng = np.random.default_rng(0)
+    batches = {
+        b.step: replace(
+            b,
+            errors={"correct": [None] * len(b)},
+            latency_seconds={"correct": rng.uniform(0.001, 0.002, len(b))},
+        )
+        for b in run.rollouts.batches()
+    }
+    run.rollouts = Rollouts(list(batches), lambda steps: map(batches.__getitem__, steps))
+    return with_judge(run, lambda batch: batch.rewards["correct"])
 
 
 # --------------------------------------------------------------------------------- simulated
@@ -564,7 +595,13 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    return simulate(6, dumps=12, checkpoints=tuple(saved))
+    return with_calls(simulate(6, dumps=12, checkpoints=tuple(saved)))
+
+
+@pytest.fixture(name="judged", scope="session")
+def _judged() -> Callable[..., Run]:
+    """Give a run a judge: `judged(run, lambda batch: scores)`."""
+    return with_judge
 
 
 @pytest.fixture(name="words", scope="session")

@@ -20,8 +20,14 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
-"""The demo has neither optimizer states nor weights."""
+WITHOUT_DATA = (
+    "check_stored_weights",
+    "find_still_parameters",
+    "count_scoring_errors",
+    "measure_scoring_time",
+    "read_judge",
+)
+"""The demo has neither optimizer states nor weights, no records of scoring calls, and no judge."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
