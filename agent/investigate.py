@@ -50,6 +50,7 @@ def investigate(
     ref: str | None = None,
     complaint: str = "",
     *,
+    replays: Sequence[str] = (),
     step: int | None = None,
     waivers: Sequence[Waiver] = (),
     out: Path | None = None,
@@ -65,6 +66,7 @@ def investigate(
     Args:
         ref: the run, as a path or URI; None with `resume`.
         complaint: what the person noticed, in their words.
+        replays: further runs of the same job, to see whether they fail at the same place.
         step: the step they noticed it at; wins over the text.
         waivers: layers to go past although they have not passed.
         out: folder to put the incident folder into; default: under the home folder.
@@ -82,9 +84,10 @@ def investigate(
     if resume is None:
         if ref is None:
             raise UserError("which run? Give its folder or file: firstbad investigate RUN")
-        incident, run = _begin(ref, complaint, step, waivers, out, playbook or "crash", judge)
+        kept = playbook or "crash"
+        incident, run = _begin(ref, replays, complaint, step, waivers, out, kept, judge)
     else:
-        if ref is not None or complaint or step is not None:
+        if ref is not None or replays or complaint or step is not None:
             raise UserError("--resume goes on with what was asked; give no run, complaint or step")
         if playbook is not None:
             raise UserError(
@@ -103,6 +106,7 @@ def investigate(
 
 def _begin(
     ref: str,
+    replays: Sequence[str],
     complaint: str,
     step: int | None,
     waivers: Sequence[Waiver],
@@ -113,7 +117,7 @@ def _begin(
     """Open the run and make the incident folder; nothing is written when the run can't be read."""
     loaded = load(playbook)
     check_waivers(waivers, loaded)
-    run = open_ref(ref)
+    run = open_ref(ref, replays=replays)
     if judge is not None:
         check_order(judge, run)
     said = read_complaint(complaint, step)
@@ -122,6 +126,7 @@ def _begin(
         {
             "run": absolute(run.ref).encode("utf-8", "backslashreplace").decode("utf-8"),
             "run_at": absolute(ref),
+            "replays": [absolute(other) for other in replays],
             "framework": run.framework,
             "complaint": said.raw,
             "noticed_step": said.noticed_step,

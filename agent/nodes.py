@@ -42,7 +42,8 @@ class Nodes:
         if self.opened is not None:
             return with_judge(self.incident, self.opened)
         try:
-            opened = open_ref(self.record.run_at, shown=self.record.run)
+            record = self.record
+            opened = open_ref(record.run_at, shown=record.run, replays=record.replays)
         except UserError as error:
             raise UserError(
                 f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"

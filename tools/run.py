@@ -451,6 +451,8 @@ class Run:
     """What the user's own judge said of the rollouts, where one was asked."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
+    replays: tuple[Run, ...] = ()
+    """Other runs of the same job that the user named beside this one."""
 
     def fresh_at(self, step: int) -> bool:
         """Whether the rollouts of a step were generated for it, not kept from an earlier step.

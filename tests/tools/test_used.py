@@ -22,12 +22,15 @@ PARTS = {
 }
 WITHOUT_DATA = (
     "check_stored_weights",
-    "find_still_parameters",
+    "classify_reproduction",
+    "compare_states",
     "count_scoring_errors",
+    "find_still_parameters",
     "measure_scoring_time",
     "read_judge",
 )
-"""The demo has neither optimizer states nor weights, no records of scoring calls, and no judge."""
+"""The demo has neither optimizer states nor weights, no rerun, no alarm of a recorder, no record of
+scoring calls, and no judge."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
