@@ -32,7 +32,8 @@ SOUND = """
 import re
 for row in rows:
     said = re.findall(r"<answer>(.*?)</answer>", row["completion"], re.S)
-    say(id=row["id"], score=float(bool(said) and said[-1].split() == sorted(re.findall(r"[0-9]", row["prompt"]))))
+    wanted = sorted(re.findall(r"[0-9]", row["prompt"]))
+    say(id=row["id"], score=float(bool(said) and said[-1].split() == wanted))
 """
 
 
