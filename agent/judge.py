@@ -20,6 +20,7 @@ from firstbad.agent.files import write_atomic
 from firstbad.agent.incident import Incident
 from firstbad.agent.judge_process import Reply, ask, words_of
 from firstbad.agent.plain import plain
+from firstbad.agent.progress import OnProgress, Progress, silent
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.judge_scores import JudgeScores
@@ -83,7 +84,7 @@ def file_of(incident: Incident) -> Path:
     return incident.folder / "judge.jsonl"
 
 
-def with_judge(incident: Incident, run: Run) -> Run:
+def with_judge(incident: Incident, run: Run, tell: OnProgress = silent) -> Run:
     """The run with the answers of its incident's judge; asked now where that was not done yet.
 
     Raises:
@@ -92,12 +93,14 @@ def with_judge(incident: Incident, run: Run) -> Run:
     order = incident.record().judge
     if order:
         if not file_of(incident).is_file():
-            write_atomic(file_of(incident), ask_judge(run, order_of(order), incident.handle))
+            answers = ask_judge(run, order_of(order), incident.handle, tell)
+            write_atomic(file_of(incident), answers)
+            incident.log("judged")
         run.judge = read_answers(file_of(incident))
     return run
 
 
-def ask_judge(run: Run, order: JudgeOrder, handle: str) -> str:
+def ask_judge(run: Run, order: JudgeOrder, handle: str, tell: OnProgress = silent) -> str:
     """The text of the file of answers.
 
     Raises:
@@ -112,6 +115,7 @@ def ask_judge(run: Run, order: JudgeOrder, handle: str) -> str:
         left = min(order.batch_seconds, end - time.monotonic())
         if left <= 0:
             continue
+        tell(Progress("asked", f"asking the judge: {i} of {len(rows)} rows are done"))
         last = ask(words, _lines(batch), seconds=left, most_bytes=ANSWER_BYTES * len(batch))
         counts["batches"] += 1
         _take(last, {_id(b.step, row) for b, row in batch}, said, counts)

@@ -40,7 +40,7 @@ class Nodes:
     def run(self) -> Run:
         """The run, opened when first needed."""
         if self.opened is not None:
-            return with_judge(self.incident, self.opened)
+            return with_judge(self.incident, self.opened, self.tell)
         try:
             record = self.record
             opened = open_ref(record.run_at, shown=record.run, replays=record.replays)
@@ -48,7 +48,7 @@ class Nodes:
             raise UserError(
                 f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"
             ) from error
-        return with_judge(self.incident, opened)
+        return with_judge(self.incident, opened, self.tell)
 
     @cached_property
     def store(self) -> EvidenceStore:

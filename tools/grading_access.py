@@ -10,7 +10,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.groups import outcome_part
-from firstbad.tools.judges import Judge, calibrate, judge_rows, judged_batches
+from firstbad.tools.judges import CALIBRATED, Judge, calibrate, judge_rows, judged_batches
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats
@@ -216,6 +216,8 @@ class _Judged:
             judge: Judge = calibrate(run, batches)
         except NoData:
             return
+        if run.judge is None and judge.agreement < CALIBRATED:
+            return  # plain comparison that does not judge this task
         judged = judge_rows(run, batches, judge)
         reach = np.array([(b.step, i) in wanted for b, i in judged.rows], bool)
         paid = judged.scored & ~judged.right

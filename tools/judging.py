@@ -98,8 +98,8 @@ class Judging(Dated):
     new_value_share: float
     """Of rows inside the stretch."""
     new_value_gap: float
-    """Of right answers the share with it, less that of wrong ones: near 0 for a score that is given
-    whatever the answer."""
+    """Difference of its shares among right and among wrong answers: near 0 for a score that is
+    given whatever the answer."""
     timing_shift: float | None
     """Step time after the first step of the stretch over before; None without step times."""
     batch_level: float | None
@@ -261,7 +261,7 @@ def _new_value(
         return _NewValue()
     value = float(values[int(np.argmax(times))])
     has = score == value
-    gap = (_mean(has[right]) or 0.0) - (_mean(has[~right]) or 0.0)
+    gap = abs((_mean(has[right]) or 0.0) - (_mean(has[~right]) or 0.0))
     return _NewValue(_r(value), float(has.mean()), gap)
 
 

@@ -83,6 +83,9 @@ def test_its_scores_are_evidence_and_used(run: str, judge: Callable[[str], str])
     assert rejudged["metrics"]["by_command"] is True
     assert rejudged["metrics"]["first_bad_step"] == 66
     assert own[0] in rejudged["sources"]
+    memo = incident.markdown_file.read_text()
+    assert "tools run rejudge" not in memo, "without the judge it measures something else"
+    assert f"`firstbad verify {incident.id}`" in memo
 
 
 def test_it_is_asked_once(run: str, judge: Callable[[str], str], tmp_path: Path) -> None:

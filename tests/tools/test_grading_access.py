@@ -91,3 +91,16 @@ def test_held_out_evaluation(
     assert found["held_out_change"] == pytest.approx(-5)
     assert found["paid_over_others"] == 1
     assert found["n_judged"] == 0, "nothing says which answers are right"
+
+
+def test_plain_comparison_that_does_not_fit_the_task_judges_nothing(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    """Code is scored by tests: that its text is not the gold answer says nothing."""
+
+    def code(d: SimpleNamespace) -> None:
+        d.completions = [f"cat tests/x.py\nreturn {i}" for i in range(len(d.completions))]
+
+    found = measure(TOOL, simulate(1, edit=code))
+    assert found["n_reaching"] > 1000
+    assert (found["n_judged"], found["wrong_paid"]) == (0, 0)

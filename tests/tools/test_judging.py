@@ -367,7 +367,7 @@ def test_a_neutral_score_for_calls_that_time_out(simulate: MakeRun, measure: Mea
     assert found["first_bad_step"] == ONSET
     assert found["new_value"] == 0.5
     assert found["new_value_share"] == pytest.approx(0.35, abs=0.04)
-    assert abs(found["new_value_gap"]) < 0.1, "given whatever the answer"
+    assert found["new_value_gap"] < 0.1, "given whatever the answer"
     assert found["rejected_right_share"] == pytest.approx(0.35, abs=0.05)
     assert found["accepted_wrong"] == 0
 
@@ -463,3 +463,12 @@ def test_cut_answers_are_not_judged(make_run: MakeRun, batch: MakeBatch, measure
 
     found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 41)]))
     assert (found["n_rows"], found["agreement_all"]) == (120, 1)
+
+
+def test_partial_credit_for_wrong_answers_is_no_outage(simulate: MakeRun, measure: Measure) -> None:
+    def partial(d: SimpleNamespace) -> None:
+        d.rewards["correct"][~d.right & (d.rng.random(len(d.right)) < 0.5)] = 0.5
+
+    found = measure(TOOL, simulate(1, edit=between(partial, ONSET)))
+    assert found["agreement_all"] == 1
+    assert found["new_value_gap"] > 0.15
