@@ -91,6 +91,7 @@ _MODULES = (
     "optimizer_state",
     "paid_words",
     "part_units",
+    "part_weights",
     "precision",
     "prompt_ids",
     "prompts",

@@ -127,6 +127,13 @@ class GrowingUnit(Trainer):
         return {**parts, "format": parts["format"] * 1.06 ** max(0, self.step - self.s.onset + 1)}
 
 
+class OtherWeight(Trainer):
+    """The format part weighs 1.2 instead of 0.2, whatever the settings say."""
+
+    def total(self, parts: Mapping[str, Array]) -> Array:
+        return super().total(parts) + np.asarray(self.after * 1.0 * parts["format"])
+
+
 class Ladder(Trainer):
     """A part pays for words in steps of a fixed size, and the policy climbs them."""
 
@@ -307,6 +314,7 @@ CASES = [
         "undetermined",
         twin_of="reward.truncation_conflated",
     ),
+    Case("w21", lambda: OtherWeight(seed=21), "incident", "reward.scale", (31, 32)),
     Case("w20", lambda: MaskedCuts(seed=18), "incident", "mask.truncation"),
     Case("w16", lambda: OpensTests(seed=19), "incident", "reward.environment_leak", (31, 32)),
     Case("w17", lambda: OpensTestsUnpaid(seed=19), "healthy", twin_of="reward.environment_leak"),
