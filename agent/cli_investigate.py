@@ -38,6 +38,14 @@ def investigate(
     ask: Annotated[
         bool, typer.Option("--ask", help="Ask where evidence is missing, before going on.")
     ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="A command that scores rollouts: JSON lines in and out."),
+    ] = None,
+    judge_batch_seconds: Annotated[
+        float, typer.Option(help="Time limit of the judge for up to 500 rows.")
+    ] = 120,
+    judge_seconds: Annotated[float, typer.Option(help="Time limit of the judge in all.")] = 600,
     playbook: Annotated[
         str | None, typer.Option(help="Shipped name or file; without it, `crash`.")
     ] = None,
@@ -52,6 +60,7 @@ def investigate(
     """
     _say_at_once(args or [], resume)
     from firstbad.agent import investigate as work
+    from firstbad.agent.judge import JudgeOrder
     from firstbad.agent.live import watching
     from firstbad.agent.report import EXIT_CODES, report
     from firstbad.agent.screen import first_screen
@@ -59,6 +68,7 @@ def investigate(
 
     runs, complaint = split_arguments(args or [])
     waivers = read_waivers(waive or [])
+    order = None if judge is None else JudgeOrder(judge, judge_batch_seconds, judge_seconds)
     with _sigterm_stops():
         with watching() as on_progress:
             found: Finished | Waiting = work.investigate(
@@ -71,6 +81,7 @@ def investigate(
                 resume=resume,
                 playbook=playbook,
                 interactive=ask,
+                judge=order,
                 on_progress=on_progress,
             )
         while isinstance(found, work.Waiting):

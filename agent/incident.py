@@ -24,6 +24,7 @@ from firstbad.tools.errors import UserError
 
 SCHEMA = 1
 WAIVER_KEYS = {"layer", "reason"}
+JUDGE_KEYS = {"command", "batch_seconds", "seconds"}
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """No 0, o, 1, l, i: ids are read aloud and typed."""
 
@@ -53,6 +54,8 @@ class IncidentRecord:
     """Further runs of the same job, wherever the next process is started."""
     reading: tuple[Mapping[str, str], ...] = ()
     """`code` and `text` of what was noticed while the run was opened."""
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    """Command and time limits of the judge that was given; empty without one."""
     schema: int = SCHEMA
 
 
@@ -113,7 +116,7 @@ class Incident:
             schema = raw.get("schema") if isinstance(raw, dict) else raw
             raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
-        if not names - {"reading", "replays"} <= set(raw) <= names:
+        if not names - {"reading", "replays", "judge"} <= set(raw) <= names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
         from pydantic import TypeAdapter, ValidationError
 
@@ -122,8 +125,13 @@ class Incident:
         except ValidationError as error:
             wrong = ", ".join(sorted({f"`{e['loc'][0]}`" for e in error.errors()}))
             raise UserError(f"`{path}`: not of the expected form at {wrong}") from error
-        whole = {"playbook": [record.playbook], "waivers": record.waivers}
-        for name, keys in (("playbook", {"name", "digest", "path"}), ("waivers", WAIVER_KEYS)):
+        judge = [record.judge] if record.judge else []
+        whole = {"playbook": [record.playbook], "waivers": record.waivers, "judge": judge}
+        for name, keys in (
+            ("playbook", {"name", "digest", "path"}),
+            ("waivers", WAIVER_KEYS),
+            ("judge", JUDGE_KEYS),
+        ):
             if any(not keys <= set(part) for part in whole[name]):
                 raise UserError(f"`{path}`: not of the expected form at `{name}`")
         return record

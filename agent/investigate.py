@@ -14,6 +14,7 @@ from firstbad.agent import incident as incidents
 from firstbad.agent.complaint import read_complaint
 from firstbad.agent.graph import build, steps_allowed
 from firstbad.agent.incident import Incident, IncidentRecord
+from firstbad.agent.judge import JudgeOrder, check_order
 from firstbad.agent.nodes import Nodes
 from firstbad.agent.progress import OnProgress, silent
 from firstbad.agent.reading import playbook_of, verdict_of, waivers_in
@@ -57,6 +58,7 @@ def investigate(
     playbook: str | None = None,
     interactive: bool = False,
     answer: Mapping[str, Any] | None = None,
+    judge: JudgeOrder | None = None,
     on_progress: OnProgress = silent,
 ) -> Finished | Waiting:
     """Walk a playbook over a run, or go on with an incident.
@@ -72,6 +74,7 @@ def investigate(
         playbook: shipped name or path; default: `crash`. An incident keeps the one it began with.
         interactive: stop with a question where the way would close for want of evidence.
         answer: to the question an incident waits with: `{"waive": reason}` or `{"continue": True}`.
+        judge: a command of the user's that scores rollouts, asked once before the walk.
         on_progress: is told what happens.
 
     Raises:
@@ -81,7 +84,8 @@ def investigate(
     if resume is None:
         if ref is None:
             raise UserError("which run? Give its folder or file: firstbad investigate RUN")
-        incident, run = _begin(ref, replays, complaint, step, waivers, out, playbook or "crash")
+        kept = playbook or "crash"
+        incident, run = _begin(ref, replays, complaint, step, waivers, out, kept, judge)
     else:
         if ref is not None or replays or complaint or step is not None:
             raise UserError("--resume goes on with what was asked; give no run, complaint or step")
@@ -90,6 +94,8 @@ def investigate(
                 "--resume keeps the playbook that the incident began with; give no --playbook, "
                 "or begin anew with the run"
             )
+        if judge is not None:
+            raise UserError("--resume keeps the judge that the incident began with; begin anew")
         incident, run = incidents.find(resume, out), None
     with incident.lock(), stoppable(incident):
         if resume is not None:
@@ -106,11 +112,14 @@ def _begin(
     waivers: Sequence[Waiver],
     out: Path | None,
     playbook: str,
+    judge: JudgeOrder | None,
 ) -> tuple[Incident, Run]:
     """Open the run and make the incident folder; nothing is written when the run can't be read."""
     loaded = load(playbook)
     check_waivers(waivers, loaded)
     run = open_ref(ref, replays=replays)
+    if judge is not None:
+        check_order(judge, run)
     said = read_complaint(complaint, step)
     lasting = playbook if playbook in shipped() else str(Path(playbook).resolve())
     incident = incidents.create(
@@ -130,6 +139,7 @@ def _begin(
             "versions": versions(),
             "waivers": [w.model_dump() for w in waivers],
             "reading": [asdict(r) for r in remarks(run, ref, absolute(run.ref))],
+            "judge": {} if judge is None else asdict(judge),
         },
         out,
     )

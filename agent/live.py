@@ -31,6 +31,8 @@ def watching() -> Iterator[OnProgress]:
             now = Text()
             if progress.kind == "started":
                 done.append(Text(f"incident {text}", style="dim"))
+            elif progress.kind == "asked":
+                now = Text(text, style="dim")
             elif progress.kind == "layer":
                 now = Text(f"{progress.number:>4}  {progress.layer:<14}{text}")
             elif progress.kind == "facts":

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from firstbad.agent.evidence_store import EvidenceStore
 from firstbad.agent.files import write_atomic
 from firstbad.agent.incident import Incident, IncidentRecord
+from firstbad.agent.judge import with_judge
 from firstbad.agent.progress import OnProgress, Progress
 from firstbad.agent.reading import remarks_in
 from firstbad.agent.runs import open_ref
@@ -39,14 +40,15 @@ class Nodes:
     def run(self) -> Run:
         """The run, opened when first needed."""
         if self.opened is not None:
-            return self.opened
+            return with_judge(self.incident, self.opened, self.tell)
         try:
             record = self.record
-            return open_ref(record.run_at, shown=record.run, replays=record.replays)
+            opened = open_ref(record.run_at, shown=record.run, replays=record.replays)
         except UserError as error:
             raise UserError(
                 f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"
             ) from error
+        return with_judge(self.incident, opened, self.tell)
 
     @cached_property
     def store(self) -> EvidenceStore:

@@ -11,9 +11,9 @@ from typing import Literal
 class Progress:
     """One thing that happened."""
 
-    kind: Literal["started", "layer", "tool", "judged", "facts", "concluded"]
+    kind: Literal["started", "asked", "layer", "tool", "judged", "facts", "concluded"]
     text: str
-    """Incident handle, layer's question, tool's name, reason of an outcome."""
+    """Incident handle, rows that a judge has, layer's question, tool's name, why an outcome is."""
     layer: str | None = None
     number: str = ""
     outcome: str | None = None

@@ -12,6 +12,7 @@ from typing import Any
 from firstbad.agent.compare import compare_json, compare_lines, count_numbers
 from firstbad.agent.evidence_store import full_args, key_of, measure
 from firstbad.agent.incident import Incident, IncidentRecord, find
+from firstbad.agent.judge import file_of, with_judge
 from firstbad.agent.nodes import ask_of
 from firstbad.agent.reading import verdict_of, waivers_in
 from firstbad.agent.remarks import Remark, remarks
@@ -132,8 +133,10 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
             f"incident `{incident.id}` is unfinished; go on with: "
             f"firstbad investigate --resume {incident.handle}"
         )
+    if record.judge and not file_of(incident).is_file():
+        raise UserError(f"`{file_of(incident)}` is gone: what the judge said can't be read again")
     loaded = load(record.playbook["path"])
-    opened = _opened(incident, record, run)
+    opened = with_judge(incident, _opened(incident, record, run))
     noticed = remarks(opened, run or record.run_at, record.run)
     source = Recount(incident, opened)
     found = [*source.differences]

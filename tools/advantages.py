@@ -15,6 +15,7 @@ from firstbad.tools.estimators import (
     OVER_GROUP_SPREAD,
     named_estimators,
     near,
+    others_equal,
     own_estimator,
 )
 from firstbad.tools.evidence import Table
@@ -59,8 +60,15 @@ class Advantages(HeldToSettings):
     """... by the sign turned round."""
     unscaled_fits: float
     """... by no division, where the estimator divides (or the other way round)."""
+    ddof_fits: float
+    """... by the spread of the group with the other denominator (G for G - 1, or the reverse)."""
     best_fit: float
-    """The largest of these four shares."""
+    """The largest of these five shares."""
+    residue_rows: int
+    """Rows whose group holds the same reward in all others, and whose abs(advantage) is above ten
+    times both the bound and the difference of the rewards: what is left of a spread of 0."""
+    residue_largest: float | None
+    """Largest abs(advantage) of them."""
     tiny_spread_groups: int
     """Groups whose rewards spread by less than 1e-3 of their size, and whose advantage is above
     0.5 all the same."""
@@ -70,7 +78,10 @@ class Advantages(HeldToSettings):
 
 TINY = 0.05
 """Share of such groups beyond which they are dated."""
-NOTHING = dict.fromkeys(("batch", "shifted", "negated", "unscaled"), 0)
+RESIDUE = 10.0
+"""Times the bound, and the difference of the rewards, beyond which an advantage is blown up."""
+WAYS = ("batch", "shifted", "negated", "unscaled", "ddof")
+NOTHING = dict.fromkeys(WAYS, 0)
 """What other ways of computing explain where no row is wrong."""
 
 
@@ -129,7 +140,7 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
             shown = [round(float(v[at]), 5) for v in (rows.total, rows.used, expected)]
             examples.append((step, int(i), shown[0], shown[1], shown[2]))
     known = bool(named) or own is not None
-    return _measured(run, steps, examples, _Groups(rows), estimator, known, bool(named))
+    return _measured(run, steps, examples, rows, estimator, known, bool(named))
 
 
 class _Rows:
@@ -197,6 +208,22 @@ def _hair_from(groups: _Groups) -> int:
     return 0 if stretch is None or stretch.rate_out > 0.2 * stretch.rate_in else stretch.first
 
 
+def _residue(rows: _Rows) -> BoolArray:
+    """(N,) rows whose advantage is what is left of a spread of 0 among the others.
+
+    (r - mean of the others) / (their spread + eps): in float32 the spread of equal rewards comes
+    out as a small number, and the quotient as a huge one.
+    """
+    stats = group_stats(rows.total, rows.group)
+    size = stats.size[stats.index]
+    apart = np.abs(rows.total - stats.mean[stats.index]) * size / np.maximum(size - 1, 1)
+    bound = (size - 1) / np.sqrt(np.maximum(size, 1))
+    found: BoolArray = others_equal(rows.total, rows.group) & (
+        np.abs(rows.used) > RESIDUE * np.maximum(bound, apart)
+    )
+    return found
+
+
 CRITICS = ("critic", "value_model", "vf_coef", "value_loss", "gae")
 
 
@@ -211,11 +238,13 @@ def _measured(
     run: Run,
     steps: list[_Step],
     examples: list[tuple[int, int, float, float, float]],
-    groups: _Groups,
+    rows: _Rows,
     estimator: str,
     known: bool,
     named: bool,
 ) -> Measured[Advantages]:
+    groups, residue = _Groups(rows), _residue(rows)
+    any_residue = bool(residue.any())
     size = groups.size
     tiny = int(groups.tiny.sum()) if estimator in OVER_GROUP_SPREAD else 0
     bound = None
@@ -229,20 +258,24 @@ def _measured(
     if hair is not None:
         first = steps[hair].step
         good = [s.step for s in steps[:hair]]
+    if any_residue:
+        worst = int(rows.at[residue].min())
+        first, hair = steps[worst].step, None
+        good = [s.step for s in steps[:worst]]
     differ = sum(s.differ for s in steps)
 
     def fits(name: str) -> float:
         return round(sum(s.explained[name] for s in steps) / differ, 4) if differ else 0.0
 
-    rows = sum(s.rows for s in steps)
+    n_rows = sum(s.rows for s in steps)
     metrics = Advantages(
-        n_rows=rows,
+        n_rows=n_rows,
         n_groups=groups.count,
         group_size=size,
         estimator_known=known,
         estimator_named=named,
         group_method=_group_method(run),
-        share_rows_differ=round(differ / rows, 6),
+        share_rows_differ=round(differ / n_rows, 6),
         share_rows_differ_after=(
             round(sum(s.differ for s in after) / sum(s.rows for s in after), 6) if after else 0.0
         ),
@@ -254,7 +287,10 @@ def _measured(
         shifted_fits=fits("shifted"),
         negated_fits=fits("negated"),
         unscaled_fits=fits("unscaled"),
-        best_fit=max(fits(name) for name in ("batch", "shifted", "negated", "unscaled")),
+        ddof_fits=fits("ddof"),
+        best_fit=max(map(fits, WAYS)),
+        residue_rows=int(residue.sum()),
+        residue_largest=round(float(np.abs(rows.used[residue]).max()), 4) if any_residue else None,
         tiny_spread_groups=tiny,
         tiny_spread_share=round(tiny / groups.count, 6),
         spread_median=round(groups.spread_median, 6),
@@ -269,7 +305,7 @@ def _measured(
         cut_rows=max(0, differ - len(examples)),
     )
     text = (
-        f"{rows} advantages recomputed ({estimator}; G = {size}): "
+        f"{n_rows} advantages recomputed ({estimator}; G = {size}): "
         f"{differ} differ; largest {groups.largest:.3f}"
     )
     if bound is not None:
@@ -280,6 +316,8 @@ def _measured(
             if known
             else "; no setting names the estimator and no known one explains the first steps"
         )
+    if any_residue:
+        text += f"; {residue.sum()} rows carry up to {metrics.residue_largest} of a spread of 0"
     if hair is not None:
         text += f"; {tiny} groups spread by a hair and carry full-size advantages"
     if first is not None:
@@ -302,6 +340,8 @@ def _explain(
 ) -> dict[str, int]:
     """Of the wrong rows of a step, how many each other way of computing explains."""
     deviation = float(np.std(total, ddof=1)) + 1e-4
+    size = group_stats(total, group).size[group_stats(total, group).index]
+    other = np.sqrt(size / np.maximum(size - 1, 1))
     others = {
         "batch": [
             (total - total.mean()) / deviation,
@@ -309,6 +349,7 @@ def _explain(
         ],
         "shifted": [np.roll(own, k) for k in (1, -1)],
         "negated": [-own],
+        "ddof": [own * other, own / other],
         "unscaled": [group_advantage(total, group, scale=kind) for kind in ("none", "group")],
     }
     return {

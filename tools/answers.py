@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -125,12 +126,27 @@ def loose(text: str) -> str:
     return "".join(words_of(text))
 
 
-def agree(answer: str | None, gold: str, *, strict: bool = True) -> bool:
-    """Whether an extracted answer is the gold one, after normalisation or by `loose`."""
+Reading = Literal["plain", "loose", "number"]
+READINGS: tuple[Reading, ...] = ("plain", "loose", "number")
+"""Ways of comparing, in the order in which ties are decided."""
+
+
+def agree(answer: str | None, gold: str, reading: Reading = "plain") -> bool:
+    """Whether an extracted answer is the gold one.
+
+    `plain`: after normalisation; `loose`: words and numbers are the same; `number`: where the gold
+    answer is a number, the only one in the answer is the same, whatever words stand beside it.
+    """
     if answer is None:
         return False
     wanted = normalise(gold)
-    return answer == wanted or (not strict and loose(answer) == loose(wanted) != "")
+    if answer == wanted or reading == "plain":
+        return answer == wanted
+    if reading == "loose":
+        return loose(answer) == loose(wanted) != ""
+    numbers = _NUMBER.findall(answer)
+    alone = len(numbers) == 1 and _NUMBER.fullmatch(wanted) is not None
+    return alone and normalise(numbers[0]) == wanted
 
 
 @lru_cache(maxsize=1 << 18)

@@ -48,6 +48,34 @@ def _leave_one_out(total: FloatArray, group: IntArray, used: FloatArray) -> Floa
     return found
 
 
+def _leave_one_out_std(total: FloatArray, group: IntArray, used: FloatArray) -> FloatArray:
+    stats = group_stats(total, group)
+    size, index = stats.size[stats.index], stats.index
+    others = (stats.mean[index] * size - total) / np.maximum(size - 1, 1)
+    squares = np.bincount(index, weights=(total - stats.mean[index]) ** 2)[index]
+    # The sum of squares around a group's mean, less one row and around the mean of the others.
+    rest = squares - (total - stats.mean[index]) ** 2 * size / np.maximum(size - 1, 1)
+    spread = np.sqrt(np.maximum(rest, 0.0) / np.maximum(size - 2, 1))
+    # Others that are equal have no spread to divide by: NeMo-RL then leaves the difference.
+    divide = ~others_equal(total, group)
+    found: FloatArray = (total - others) / np.where(divide, spread + 1e-6, 1.0)
+    return found
+
+
+def others_equal(total: FloatArray, group: IntArray) -> BoolArray:
+    """(R,) rows whose group holds the same reward in all other rows, at least two."""
+    stats = group_stats(total, group)
+    index = stats.index
+    low, high = stats.low[index], stats.high[index]
+    lowest = np.bincount(index, weights=total == low)[index]
+    highest = np.bincount(index, weights=total == high)[index]
+    alone = np.where(total == high, highest, lowest) == 1
+    outside = np.bincount(index, weights=(total != low) & (total != high))[index] == 0
+    other = np.where(total == high, lowest, highest) == stats.size[index] - 1
+    equal: BoolArray = (low == high) | (alone & outside & other)
+    return equal & (stats.size[index] > 2)
+
+
 def _trl_batch_std(total: FloatArray, group: IntArray, used: FloatArray) -> FloatArray:
     return group_advantage(total, group, scale="batch")
 
@@ -72,6 +100,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "group mean, population spread of the group": _population_std,
     "group mean, no division": _centred,
     "mean of the others in the group": _leave_one_out,
+    "mean and spread of the others in the group": _leave_one_out_std,
     "group mean, spread of the batch as TRL divides": _trl_batch_std,
     # The scale of a batch is fitted: tokens may weigh in it, and eps, which no row shows.
     "group mean, one scale for the step": _one_scale,
@@ -79,14 +108,14 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 OVER_GROUP_SPREAD = tuple(ESTIMATORS)[:3]
 """Those that divide by the spread of the row's own group."""
-NEEDS_ALL_ROWS = tuple(ESTIMATORS)[5:]
+NEEDS_ALL_ROWS = tuple(ESTIMATORS)[6:]
 
 _GROUP, _NONE, _OTHERS, _TRL_BATCH, _SCALE = (
     OVER_GROUP_SPREAD,
     tuple(ESTIMATORS)[3:4],
-    tuple(ESTIMATORS)[4:5],
-    tuple(ESTIMATORS)[5:6],
+    tuple(ESTIMATORS)[4:6],
     tuple(ESTIMATORS)[6:7],
+    tuple(ESTIMATORS)[7:8],
 )
 SETTINGS = ("advantage_estimator", "adv_estimator", "algorithm.adv_estimator")
 """Settings that name an estimator other than by TRL's `scale_rewards`."""

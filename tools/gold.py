@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +21,8 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import RolloutBatch, Run
-from firstbad.tools.stats import raised_stretch
+from firstbad.tools.run import BoolArray, IntArray, RolloutBatch, Run
+from firstbad.tools.stats import Stretch, raised_stretch
 
 STRONG = 0.6
 """Share of a group that must give one answer before it counts as a consensus."""
@@ -28,6 +30,10 @@ OFTEN = 0.15
 """Share of contradicted consensus groups beyond which the gold answers are dated as wrong."""
 FEWEST = 20
 SURE_GAIN = 10.0
+MOSTLY = 0.8
+"""Share of groups from which on the loss of repeated words dates wrong gold answers."""
+ONCE = re.compile(r"uniq|distinct|once|duplicat|repeat|\bsets?\b|differ", re.IGNORECASE)
+"""A prompt that may ask for each word once."""
 _Row = tuple[int, str, str | None, str, float]
 """Step, gold answer, consensus, prompt, share of the samples that give the consensus."""
 
@@ -56,6 +62,11 @@ class Gold(Dated):
     prompt_words_gold: float
     """Mean share of the gold answer's words that stand in the prompt, contradicted groups."""
     prompt_words_consensus: float
+    repeats_lost_share: float
+    """Of contradicted groups: the gold answer is the consensus with each repeated word said once,
+    the prompt repeats these words as the consensus does, and does not ask for words once."""
+    repeats_lost_of_all: float
+    """The same groups, of all that agree on an answer with a repeated word of their prompt."""
 
 
 @tool
@@ -118,6 +129,7 @@ def _measured(
     prompts = [set(rows[i][3].lower().split()) for i in bad]
     first = int(steps[stretch.first]) if stretch else None
     off = bool(wrong[inside].mean() > OFTEN)
+    lost = _Repeats(rows, agreed, wrong)
     metrics = Gold(
         n_groups=len(rows),
         n_consensus=len(agreed),
@@ -135,11 +147,12 @@ def _measured(
         prompt_words_consensus=_mean(
             [_within(c, p) for (_, c), p in zip(words, prompts, strict=True)]
         ),
-        last_good_step=int(steps[stretch.first - 1]) if off and stretch and stretch.first else None,
-        first_bad_step=(first if first is not None else int(steps[0])) if off else None,
-        from_start=off and (stretch is None or stretch.first == 0),
-        last_bad_step=(
-            int(steps[stretch.stop - 1]) if off and stretch and stretch.stop < len(steps) else None
+        repeats_lost_share=_r(lost.of_wrong),
+        repeats_lost_of_all=_r(lost.of_all),
+        **(
+            lost.dated()
+            if off and lost.of_wrong > MOSTLY and lost.of_all > MOSTLY
+            else _dated(off, stretch, steps)
         ),
     )
     shown: list[tuple[Scalar, ...]] = [
@@ -164,6 +177,55 @@ def _measured(
         sources=tuple(run.rollouts.answers()),
         signal="gold answer against the samples' consensus",
     )
+
+
+def _dated(off: bool, stretch: Stretch | None, steps: IntArray) -> dict[str, Any]:
+    """The onset by the stretch in which groups are contradicted."""
+    if not off:
+        return {}
+    first = stretch.first if stretch else 0
+    return {
+        "last_good_step": int(steps[first - 1]) if first else None,
+        "first_bad_step": int(steps[first]),
+        "from_start": first == 0,
+        "last_bad_step": int(steps[stretch.stop - 1])
+        if stretch and stretch.stop < len(steps)
+        else None,
+    }
+
+
+class _Repeats:
+    """Groups whose consensus repeats a word of the prompt, and whose gold answer says it once."""
+
+    def __init__(self, rows: list[_Row], agreed: list[int], wrong: BoolArray) -> None:
+        could = [i for i in agreed if _repeats(rows[i])]
+        lost = [i for i in could if _said_once(rows[i])]
+        bad = {i for i, w in zip(agreed, wrong, strict=True) if w}
+        self.of_wrong = len(bad.intersection(lost)) / max(1, len(bad))
+        self.of_all = len(lost) / max(1, len(could))
+        self._bad = [rows[i][0] for i in lost]
+        self._good = [rows[i][0] for i in could if rows[i][1] == rows[i][2]]
+
+    def dated(self) -> dict[str, Any]:
+        """The onset: only groups with a repeated word can show it."""
+        first = self._bad[0]
+        good = [step for step in self._good if step < first]
+        return {
+            "last_good_step": good[-1] if good else None,
+            "first_bad_step": first,
+            "from_start": not good,
+        }
+
+
+def _repeats(row: _Row) -> bool:
+    """Whether the consensus holds a word twice or more, as often as its prompt, unasked."""
+    said, asked = Counter(str(row[2]).split()), Counter(words_of(row[3].lower()))
+    return max(said.values(), default=0) > 1 and said <= asked and not ONCE.search(row[3])
+
+
+def _said_once(row: _Row) -> bool:
+    """Whether the gold answer is the consensus with each word said once."""
+    return list(dict.fromkeys(str(row[2]).split())) == row[1].split()
 
 
 def _groups(batch: RolloutBatch) -> list[list[int]]:
@@ -201,9 +263,7 @@ def _said_otherwise(completions: list[str], gold: str) -> bool:
     The likely extractor goes by looks: of `1 3 5` it may read the last number where the gold answer
     is written `135`.
     """
-    said = [
-        sum(agree(extract(name, c), gold, strict=False) for c in completions) for name in EXTRACTORS
-    ]
+    said = [sum(agree(extract(name, c), gold, "loose") for c in completions) for name in EXTRACTORS]
     return max(said) >= STRONG * len(completions)
 
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import product
+from dataclasses import dataclass
 
 import numpy as np
 
-from firstbad.tools.answers import EXTRACTORS, agree, extract, likely_extractor
-from firstbad.tools.errors import NoData, ToolInputError
+from firstbad.tools.answer_forms import forms
+from firstbad.tools.answers import likely_extractor
+from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
-from firstbad.tools.groups import looks_like_outcome, outcome_part
+from firstbad.tools.judges import (
+    CALIBRATED,
+    ByGold,
+    Judge,
+    JudgedRows,
+    calibrate,
+    earliest,
+    judge_rows,
+    judged_batches,
+)
 from firstbad.tools.numbers import percent
-from firstbad.tools.patterns import explain_rows
+from firstbad.tools.patterns import Pattern, explain_rows
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.stats import Stretch, least_rate, raised_stretch
 
-CALIBRATED = 0.99
-"""Agreement on the earliest steps above which the judge is fair (playbook, layer 5)."""
-CALIBRATION_ROWS = 300
 FEWEST = 60
 SURE_GAIN = 12.0
 """Log-likelihood a stretch of disagreement must gain, in nats, to be read as one."""
@@ -31,6 +33,8 @@ ONE_WAY = 0.95
 """Share of the disagreements that go one way above which only that way is dated."""
 SILENT = 0.05
 """Chance that the fault shows in none of the rows before its first hit: up to it they are good."""
+ALIKE = 15
+"""Rows on which judge and score agree that a pattern is held against."""
 EXAMPLES = 8
 """Rows shown on which judge and reward disagree."""
 
@@ -38,6 +42,8 @@ EXAMPLES = 8
 class Judging(Dated):
     """Judged against scored, over the rows whose gold answer is known."""
 
+    by_command: bool
+    """Judged by the user's own judge, and not by plain comparison with gold answers."""
     n_rows: int
     """Rows that could be judged."""
     coverage: float
@@ -81,56 +87,44 @@ class Judging(Dated):
     """Rejected right less accepted wrong rows inside the stretch, in standard errors of an equal
     exchange: near 0 for scores permuted among the rows, large for a judge that errs one way."""
     pattern_found: bool
-    """A plain property of the text separates the rows scored against the judge."""
+    """A plain property of the text separates the rows scored against the judge, in the direction
+    in which more of them are."""
     pattern_purity: float | None
     explained_by_form: float | None
     """Of rejected right rows: share whose form part is below its top."""
+    new_value: float | None
+    """The score that most rows inside the stretch have of those that no early row has; None when
+    no row has such a score."""
+    new_value_share: float
+    """Of rows inside the stretch."""
+    new_value_gap: float
+    """Difference of its shares among right and among wrong answers: near 0 for a score that is
+    given whatever the answer."""
     timing_shift: float | None
     """Step time after the first step of the stretch over before; None without step times."""
     batch_level: float | None
     """Share of steps inside the stretch in which all or none of the right rows are rejected."""
 
 
-@dataclass
-class _Judged:
-    steps: FloatArray
-    """(N,) step of each judged row."""
-    right: BoolArray
-    """(N,) judged right."""
-    scored: BoolArray
-    """(N,) scored right."""
-    form_low: BoolArray
-    batches: list[RolloutBatch]
-    at: IntArray
-    """(N,) place of each judged row among the rows of all batches."""
-
-    @cached_property
-    def rows(self) -> list[tuple[RolloutBatch, int]]:
-        """Batch of each judged row, and its place there."""
-        every = [(batch, i) for batch in self.batches for i in range(len(batch))]
-        return [every[i] for i in self.at.tolist()]
-
-
 @tool
 def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
-    """Agreement of the logged outcome reward with a plain independent judge, step by step.
+    """Agreement of the logged outcome reward with an independent judge, step by step.
 
-    The judge extracts an answer (tags, boxed, last number, ...) and compares it with the gold
-    answer after plain normalisation. The extractor is the one that agrees best with the logged
-    score on the earliest rows; above 99 % agreement it is a fair judge, and a change-point of the
+    Where the user gave a judge (`--judge`), its scores count as right from the threshold on that
+    agrees best with the logged score on the earliest rows. Else an answer is extracted (tags,
+    boxed, last number, ...) and compared with the gold answer after plain normalisation, in the way
+    that agrees best there. Above 99 % agreement it is a fair judge, and a change-point of the
     disagreement is an onset of its own. Where nearly all disagreement goes one way, its rate is
     taken over the rows that can go that way. Below 99 %, only the direction of it counts.
 
     Cannot tell: answers that need more than plain comparison; rows whose gold answer is not known;
     a gold file that is wrong itself (see `check_gold`).
     """
-    batches = [b for b in run.rollouts.batches() if b.gold is not None and b.rewards]
-    if not batches:
-        raise NoData("no rollouts whose right answers are known (gold column or data file)")
-    judge = _calibrate(run, batches, part)
-    judged = _judge(run, batches, judge)
+    batches = judged_batches(run)
+    judge = calibrate(run, batches, part)
+    judged = judge_rows(run, batches, judge)
     if len(judged.steps) < FEWEST:
-        raise NoData(f"{len(judged.steps)} rows with a gold answer; at least {FEWEST} are needed")
+        raise NoData(f"{len(judged.steps)} rows can be judged; at least {FEWEST} are needed")
     disagree = judged.right != judged.scored
     rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
     more = max(int(rejected.sum()), int(accepted.sum()))
@@ -151,11 +145,13 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if stretch is not None:
         inside = (where >= stretch.first) & (where < stretch.stop)
     steps_inside = {int(s) for s in np.unique(judged.steps[inside])[:60]}
-    pattern = explain_rows(judged.rows, rejected & inside, judged.right & judged.scored & inside)
+    pattern = _pattern(judge, judged, inside)
+    new = _new_value(run, batches, judge, judged, inside)
     all_rows = sum(len(b) for b in run.rollouts.batches())
     first = int(steps[stretch.first]) if stretch else None
     reaches_end = stretch is not None and stretch.stop >= len(steps) - 1
     metrics = Judging(
+        by_command=run.judge is not None,
         n_rows=len(disagree),
         coverage=_r(len(disagree) / max(1, all_rows)),
         calibrated=calibrated,
@@ -184,6 +180,9 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         pattern_found=pattern is not None,
         pattern_purity=None if pattern is None else _r(pattern.purity),
         explained_by_form=_mean(judged.form_low[rejected & inside]),
+        new_value=new.value,
+        new_value_share=_r(new.share),
+        new_value_gap=_r(new.gap),
         timing_shift=_timing(run, first),
         batch_level=_batch_level(where, rejected & inside, judged.right & inside),
         last_good_step=_last_good(steps, totals, stretch) if stretch else None,
@@ -195,16 +194,19 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if pattern is not None:
         tables.append(
             Table(
-                title="what the rejected rows share", columns=("property",), rows=((pattern.text,),)
+                title="what the rows on which they disagree share",
+                columns=("property",),
+                rows=((pattern.text,),),
             )
         )
     return Measured(
         metrics,
-        _summary(metrics, judge.part, str(judge), pattern.text if pattern else ""),
+        _summary(metrics, judge.part, judge.way.text, pattern.text if pattern else ""),
         tables=tuple(t for t in tables if t.rows),
         window=(int(steps[0]), int(steps[-1])),
         sources=tuple(run.rollouts.answers()),
         signal=f"agreement of `{judge.part}` with independent judging",
+        quote=f"What these rows share: {pattern.text}." if pattern else "",
     )
 
 
@@ -218,10 +220,55 @@ def _last_good(steps: FloatArray, totals: IntArray, stretch: Stretch) -> int | N
     return int(steps[silent[-1]]) if len(silent) else None
 
 
-def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
+def _pattern(judge: Judge, judged: JudgedRows, inside: BoolArray) -> Pattern | None:
+    """What the rows share that are judged one way and scored the other, in the stretch.
+
+    They are held against the rows of the same kind on which judge and score agree, in the stretch
+    or, where it has too few, anywhere.
+    """
+    rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
+    one_way = rejected.sum() >= accepted.sum()
+    wrong = rejected if one_way else accepted
+    alike = judged.right & judged.scored if one_way else ~judged.right & ~judged.scored
+    others = alike & inside if (alike & inside).sum() >= ALIKE else alike
+    with_gold = [batch for batch in judged.batches if batch.gold is not None]
+    flags = {}
+    if isinstance(judge.way, ByGold):
+        flags = forms(judge.way.extractor)
+    elif with_gold:
+        flags = forms(likely_extractor(with_gold))
+    return explain_rows(judged.rows, wrong & inside, others, flags)
+
+
+@dataclass(frozen=True)
+class _NewValue:
+    """A score that no early row has."""
+
+    value: float | None = None
+    share: float = 0.0
+    gap: float = 0.0
+
+
+def _new_value(
+    run: Run, batches: list[RolloutBatch], judge: Judge, judged: JudgedRows, inside: BoolArray
+) -> _NewValue:
+    """The most frequent score of the stretch that the earliest steps do not know."""
+    last = earliest(run, batches)[-1].step
+    known = np.unique(judged.score[judged.steps <= last])
+    score, right = judged.score[inside], judged.right[inside]
+    values, times = np.unique(score[~np.isin(score, known)], return_counts=True)
+    if not len(values):
+        return _NewValue()
+    value = float(values[int(np.argmax(times))])
+    has = score == value
+    gap = abs((_mean(has[right]) or 0.0) - (_mean(has[~right]) or 0.0))
+    return _NewValue(_r(value), float(has.mean()), gap)
+
+
+def _summary(m: Judging, part: str, way: str, pattern: str) -> str:
     doubt = "" if m.calibrated else ", too few to trust it alone"
     text = (
-        f"`{part}` against gold answers ({extractor}; it agrees with the score in "
+        f"`{part}` {way}; it agrees with the score in "
         f"{percent(m.calibration_agreement)} of the earliest rows{doubt}): "
         f"{m.n_rows} rows, {percent(m.agreement_all)} agree"
     )
@@ -231,145 +278,20 @@ def _summary(m: Judging, part: str, extractor: str, pattern: str) -> str:
             f"{percent(m.rejected_right_share)} of the right answers are scored as wrong, "
             f"{percent(m.accepted_wrong_share)} of the wrong ones as right"
         )
-    return text + (f"; the rejected rows share: {pattern}" if pattern else "")
+    return text + (f"; the rows on which they disagree share: {pattern}" if pattern else "")
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """A part, how answers are found and compared, and the agreement on the earliest rows."""
-
-    part: str
-    extractor: str
-    strict: bool
-    top: float | None
-    agreement: float
-
-    def right(self, completion: str, gold: str) -> bool:
-        return agree(extract(self.extractor, completion), gold, strict=self.strict)
-
-    def scored(self, score: FloatArray) -> BoolArray:
-        found: BoolArray = score >= (np.inf if self.top is None else self.top) - 1e-6
-        return found
-
-    def __str__(self) -> str:
-        return self.extractor if self.strict else f"{self.extractor}, letters and digits only"
-
-
-def _calibrate(run: Run, batches: list[RolloutBatch], part: str) -> _Judge:
-    """The part, extractor and comparison that agree best on the earliest rows."""
-    names = _candidates(run, batches, part)
-    if not names:
-        raise NoData(
-            f"no two-valued reward part to judge; parts: {', '.join(batches[0].rewards) or 'none'}"
-        )
-    tops = {name: _top(batches, name) for name in names}
-    early: list[RolloutBatch] = []
-    for batch in batches:
-        early.append(batch)
-        known = sum(g is not None for b in early for g in b.gold or ())
-        if known >= CALIBRATION_ROWS and len(early) >= 5:
-            break
-    best: _Judge | None = None
-    informative = -1.0
-    for name in names:
-        for extractor, strict in product(EXTRACTORS, (True, False)):
-            judge = _Judge(name, extractor, strict, tops[name], 0.0)
-            judged = _judge(run, early, judge)
-            if len(judged.steps) < 10 or not judged.right.any():
-                continue
-            agreement = float((judged.right == judged.scored).mean())
-            # An extractor that finds more right answers explains more; agreement decides first.
-            value = agreement + 1e-3 * float(judged.right.mean())
-            if value > informative:
-                informative, best = value, replace(judge, agreement=agreement)
-    if best is None:
-        # Nothing is right by any extractor: the one whose answers look like gold answers judges.
-        judge = _Judge(names[0], likely_extractor(batches), False, tops[names[0]], 0.0)
-        judged = _judge(run, batches, judge)
-        if not len(judged.steps):
-            raise NoData("no row with a gold answer and a score")
-        return replace(judge, agreement=float((judged.right == judged.scored).mean()))
-    if best.agreement < CALIBRATED and not part and not looks_like_outcome(best.part):
-        raise NoData(
-            f"no part is named like an outcome, and none agrees with plain judging "
-            f"(`{best.part}` best, {percent(best.agreement)})"
-        )
-    return best
-
-
-def _candidates(run: Run, batches: list[RolloutBatch], part: str) -> list[str]:
-    """Parts that may be the outcome: the one asked for, the one that looks like it, or all."""
-    parts = list(batches[0].rewards)
-    if part:
-        if part not in parts:
-            raise ToolInputError(f"no reward part `{part}`; there are: {', '.join(parts)}")
-        return [part]
-    likely = outcome_part(run, batches)
-    if looks_like_outcome(likely):
-        return [likely] if _top(batches, likely) is not None else []
-    return [name for name in parts if _top(batches, name) is not None]
-
-
-def _top(batches: list[RolloutBatch], name: str) -> float | None:
-    """Score of a right answer: the higher of the two values that nearly every row has.
-
-    None when more than two values are common. A part with one value so far is right above 0.
-    """
-    common = Counter(
-        value
-        for b in batches[:: max(1, len(batches) // 60)]
-        if name in b.rewards
-        for value in b.rewards[name].tolist()
-        if math.isfinite(value)
-    )
-    two = [v for v, _ in common.most_common(2)]
-    if not two or sum(common[v] for v in two) < 0.95 * sum(common.values()):
-        return None
-    top: float = max(two)
-    return top if len(two) > 1 or top > 0 else top + 1.0
-
-
-def _judge(run: Run, batches: list[RolloutBatch], judge: _Judge) -> _Judged:
-    batches = [b for b in batches if judge.part in b.rewards and b.gold is not None]
-    if not batches:
-        none = np.empty(0, bool)
-        return _Judged(np.empty(0), none, none, none, batches, np.empty(0, np.int64))
-    table = RowTable.of(run, batches)
-    score = table.part(judge.part)
-    low = np.zeros(len(score), bool)
-    for part in table.parts:
-        if part != judge.part:
-            values = table.part(part)
-            low |= values < table.highest(values)[table.step] - 1e-6
-    gold = [answer for b in batches for answer in b.gold or ()]
-    known = np.isfinite(score) & np.array([answer is not None for answer in gold])
-    completions = [text for b in batches for text in b.completions]
-    at = np.flatnonzero(known)
-    right = [judge.right(completions[i], gold[i] or "") for i in at.tolist()]
-    return _Judged(
-        table.steps[table.step[at]].astype(np.float64),
-        np.array(right, bool),
-        judge.scored(score[at]),
-        low[at],
-        batches,
-        at,
-    )
-
-
-def _shift_agreement(batches: list[RolloutBatch], judge: _Judge, wanted: set[int]) -> float:
+def _shift_agreement(batches: list[RolloutBatch], judge: Judge, wanted: set[int]) -> float:
     """Best agreement when the scores of a step are rolled against its rows (up to 60 steps)."""
     agreed: dict[int, list[bool]] = {}
     for batch in batches:
-        if batch.step not in wanted or batch.gold is None or judge.part not in batch.rewards:
+        if batch.step not in wanted or judge.part not in batch.rewards:
             continue
-        known = [i for i, g in enumerate(batch.gold) if g is not None]
-        right = np.array(
-            [judge.right(batch.completions[i], str(batch.gold[i])) for i in known], bool
-        )
+        known, right = judge.way.judge(batch)
         scored = judge.scored(batch.rewards[judge.part])
         group = max(2, int(np.bincount(batch.group).max()))
         for k in (*range(1, group + 1), *range(-group, 0)):
-            agreed.setdefault(k, []).extend((np.roll(scored, k)[known] == right).tolist())
+            agreed.setdefault(k, []).extend((np.roll(scored, k) == right)[known].tolist())
     return _r(max((float(np.mean(v)) for v in agreed.values() if v), default=0.0))
 
 
@@ -398,7 +320,7 @@ def _batch_level(where: IntArray, rejected: BoolArray, right: BoolArray) -> floa
     return _r(float(((bad == all_) | (bad == 0))[use].mean())) if use.any() else None
 
 
-def _per_step(steps: FloatArray, where: IntArray, judged: _Judged) -> Table:
+def _per_step(steps: FloatArray, where: IntArray, judged: JudgedRows) -> Table:
     index = where
     n = np.bincount(index)
     right, scored = (
@@ -418,7 +340,7 @@ def _per_step(steps: FloatArray, where: IntArray, judged: _Judged) -> Table:
     )
 
 
-def _examples(judged: _Judged, wrong: BoolArray, inside: BoolArray) -> Table:
+def _examples(judged: JudgedRows, wrong: BoolArray, inside: BoolArray) -> Table:
     """Rows spread over the bad stretch first, and over the rest where it has too few."""
     rows: list[tuple[Scalar, ...]] = []
     for i in [*_spread(wrong & inside), *_spread(wrong & ~inside)][:EXAMPLES]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,20 +60,28 @@ PROPERTIES: dict[str, Callable[[Row], float]] = {
 }
 
 
-def explain_rows(rows: Sequence[Row], marked: BoolArray, others: BoolArray) -> Pattern | None:
+def explain_rows(
+    rows: Sequence[Row],
+    marked: BoolArray,
+    others: BoolArray,
+    flags: Mapping[str, Callable[[Row], float]] | None = None,
+) -> Pattern | None:
     """The property whose threshold separates marked rows from the others, or None.
 
-    Needs 15 rows on each side and a purity of 95 %.
+    Needs 15 rows on each side and a purity of 95 %. `flags` are further properties, 0 or 1.
     """
     a, b = np.flatnonzero(marked).tolist(), np.flatnonzero(others).tolist()
     if len(a) < FEWEST or len(b) < FEWEST:
         return None
     a, b = a[:: max(1, len(a) // 2000)], b[:: max(1, len(b) // 2000)]
     best: Pattern | None = None
-    for name, measure in PROPERTIES.items():
+    for name, measure in {**(flags or {}), **PROPERTIES}.items():
         x = np.array([measure(rows[i]) for i in a])
         y = np.array([measure(rows[i]) for i in b])
-        purity, text = _threshold(x, y, name)
+        if name in PROPERTIES:
+            purity, text = _threshold(x, y, name)
+        else:
+            purity, text = float(x.mean() + 1 - y.mean()) / 2, name
         if purity >= PURE and (best is None or purity > best.purity + 1e-9):
             best = Pattern(text, purity)
     return best

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
-from firstbad.tools.evidence import Evidence, Metrics, Scalar, Source, StepWindow, Table
+from firstbad.tools.evidence import Evidence, Metrics, Origin, Scalar, Source, StepWindow, Table
 from firstbad.tools.run import Run
 from firstbad.tools.used import Watched, unique
 
@@ -36,6 +36,7 @@ class Measured(Generic[M]):
     window: tuple[int, int] | None = None
     signal: str = ""
     """What a dated measure was seen in."""
+    origin: Origin = "tool"
     quote: str = ""
     """A sentence that quotes the run's own files."""
 
@@ -74,6 +75,7 @@ _MODULES = (
     "clipping",
     "completion_ids",
     "critic",
+    "cut_scores",
     "data_position",
     "declared",
     "deliveries",
@@ -84,10 +86,13 @@ _MODULES = (
     "fit_probe",
     "fitting_weights",
     "floors",
+    "form_part",
     "form_pay",
     "generation_config",
     "gold",
+    "grading_access",
     "groups",
+    "judge",
     "judging",
     "kl_budget",
     "known_faults",
@@ -106,6 +111,8 @@ _MODULES = (
     "optimizer_state",
     "paid_words",
     "parameter_groups",
+    "part_units",
+    "part_weights",
     "passes",
     "policy_lag",
     "precision",
@@ -127,6 +134,8 @@ _MODULES = (
     "rows",
     "sampling_settings",
     "schedule",
+    "scoring_errors",
+    "scoring_time",
     "spikes",
     "stages",
     "states",
@@ -138,6 +147,7 @@ _MODULES = (
     "sudden",
     "surprise",
     "surprise_change",
+    "two_judges",
     "unscored",
     "update_size",
     "variety",
@@ -247,6 +257,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,
+        origin=measured.origin,
         quote=measured.quote,
         seconds=time.perf_counter() - started,
     )

@@ -40,6 +40,9 @@ class Parts(Dated):
     outlier_rows: int
     outlier_step: int | None
     nonfinite_rows: int
+    """Values that are missing or not finite."""
+    infinite_rows: int
+    """Of these: plus or minus infinity."""
     outcome_level_first: float | None
     outcome_level_last: float | None
     form_level_first: float | None
@@ -84,6 +87,8 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     rows_of = RowTable.of(run, batches)
     parts = [_part(rows_of, name) for name in batches[0].rewards]
     nonfinite = sum(int((~np.isfinite(rows_of.part(p.name))).sum()) for p in parts)
+    infinite = np.any([np.isinf(rows_of.part(p.name)) for p in parts], axis=0)
+    infinite_at = int(rows_of.step[infinite].min()) if infinite.any() else None
     outcome = outcome_part(run, batches)
     constant = _constant(parts, steps, outcome)
     scale, scale_at, scale_name = _scale(parts)
@@ -99,7 +104,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         form_last = _r(sum(w * p.mean[-third:].mean() for w, p in rest))
         gains = (p.mean[-third:].mean() - p.mean[:third].mean() for p in parts)
         total = _r(sum(w * gain for w, gain in zip(weights, gains, strict=True)))
-    found = [s for s in (constant[1], scale_at, outlier_at) if s is not None]
+    found = [s for s in (constant[1], scale_at, outlier_at, infinite_at) if s is not None]
     first = min(found) if found else None
     metrics = Parts(
         n_parts=len(parts),
@@ -114,6 +119,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         outlier_rows=rows,
         outlier_step=None if outlier_at is None else steps[outlier_at],
         nonfinite_rows=nonfinite,
+        infinite_rows=int(infinite.sum()),
         outcome_level_first=_r(main.mean[:third].mean()) if main else None,
         outcome_level_last=_r(main.mean[-third:].mean()) if main else None,
         form_level_first=form_first,

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.flight import Flight
+from firstbad.tools.judge_scores import JudgeScores
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -95,6 +96,10 @@ class Signals:
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
+CUT = ("length", "max_tokens", "max_length", "truncated")
+"""Finish reasons of a completion that was cut at the cap."""
+
+
 @dataclass(frozen=True)
 class RolloutBatch:
     """The rollouts of one step, in the order in which they were written. R rows."""
@@ -142,6 +147,13 @@ class RolloutBatch:
     def derived(self) -> dict[object, FloatArray]:
         """Per-row figures that several tools compute from this batch, kept by what they are."""
         return {}
+
+    @cached_property
+    def cut(self) -> BoolArray | None:
+        """(R,) rows that ended at the cap; None where no finish reasons are written."""
+        if self.finish is None:
+            return None
+        return np.array([reason is not None and reason.lower() in CUT for reason in self.finish])
 
     @cached_property
     def words(self) -> FloatArray:
@@ -448,6 +460,8 @@ class Run:
     """Files that state versions."""
     launch: Config = field(default_factory=Config)
     """Settings of the command line that launched it; empty where none was kept."""
+    judge: JudgeScores | None = None
+    """What the user's own judge said of the rollouts, where one was asked."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
     replays: tuple[Run, ...] = ()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from firstbad.tools.evidence import Source
 from firstbad.tools.run import Run
 
-PARTS = frozenset({"signals", "config", "rollouts", "captures", "events", "vocabulary", "flight"})
+PARTS = frozenset(
+    {"signals", "config", "rollouts", "captures", "events", "vocabulary", "flight", "judge"}
+)
 
 
 class Watched(Run):
@@ -41,6 +43,8 @@ class Watched(Run):
         found += self.event_sources if "events" in asked else ()
         if "vocabulary" in asked and self.vocabulary is not None:
             found += self.vocabulary.sources
+        if "judge" in asked and self.judge is not None:
+            found.append(self.judge.source)
         return unique(found)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from firstbad.tools.evidence import Evidence
+from firstbad.tools.evidence import Evidence, Source
 from firstbad.tools.flight import (
     Flight,
     FlightStep,
@@ -27,6 +27,7 @@ from firstbad.tools.flight import (
     Sync,
     SyncedTensor,
 )
+from firstbad.tools.judge_scores import JudgeScores
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -148,6 +149,36 @@ def group_advantages(total: Array, group: npt.NDArray[np.int64], *, divide: bool
         for i in rows:
             result[i] = (total[i] - mean) / (deviation + 1e-4 if divide else 1.0)
     return result
+
+
+def with_judge(run: Run, score: Callable[[RolloutBatch], Any], **counts: int) -> Run:
+    """The run with what a judge says of each row; None or NaN where it says nothing."""
+    said = {
+        (batch.step, row): value
+        for batch in run.rollouts.batches()
+        for row, value in enumerate(np.asarray(score(batch), float).tolist())
+        if math.isfinite(value)
+    }
+    named = ("not_finite", "unknown", "twice", "unreadable", "timeouts", "crashes", "too_long")
+    rows = sum(len(batch) for batch in run.rollouts.batches())
+    every = {**dict.fromkeys(named, 0), "asked": rows, "batches": 1, **counts}
+    run.judge = JudgeScores(said, {}, every, Source(kind="judge", ref="judge.jsonl"))
+    return run
+
+
+def with_calls(run: Run) -> Run:
+    """The run with a judge that agrees, and with quick scoring calls of which none fails."""
+    rng = np.random.default_rng(0)
+    batches = {
+        b.step: replace(
+            b,
+            errors={"correct": [None] * len(b)},
+            latency_seconds={"correct": rng.uniform(0.001, 0.002, len(b))},
+        )
+        for b in run.rollouts.batches()
+    }
+    run.rollouts = Rollouts(list(batches), lambda steps: map(batches.__getitem__, steps))
+    return with_judge(run, lambda batch: batch.rewards["correct"])
 
 
 # --------------------------------------------------------------------------------- simulated
@@ -656,7 +687,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         syncs=run.flight.syncs,
         requested=dict(run.config.values),
     )
-    return run
+    return with_calls(run)
 
 
 @pytest.fixture(scope="session")
@@ -669,6 +700,12 @@ def sides() -> Callable[..., Capture]:
 def recorded() -> Callable[..., Run]:
     """A run with what a flight recorder keeps: `recorded(run, edit, lag=2)`."""
     return with_record
+
+
+@pytest.fixture(name="judged", scope="session")
+def _judged() -> Callable[..., Run]:
+    """Give a run a judge: `judged(run, lambda batch: scores)`."""
+    return with_judge
 
 
 @pytest.fixture(name="words", scope="session")

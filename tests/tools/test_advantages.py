@@ -334,3 +334,106 @@ def test_neither_the_order_of_groups_nor_the_scale_of_rewards_matters(
     assert scaled["spread_median"] == pytest.approx(factor * before["spread_median"], rel=1e-5)
     for name in ("first_bad_step", "share_rows_differ", "negated_fits", "largest", "bound"):
         assert scaled[name] == before[name]
+
+
+def leave_one_out(rewards: list[float]) -> list[float]:
+    """Mean and spread of the others, by sums in float32, eps 1e-6; no division by 0."""
+    out = []
+    for i, own in enumerate(rewards):
+        others = np.array(rewards[:i] + rewards[i + 1 :], np.float32)
+        n = np.float32(len(others))
+        mean, square = others.sum() / n, (others * others).sum() / n
+        spread = np.sqrt(np.maximum((square - mean * mean) * n / (n - 1), 0))
+        away = np.float32(own) - mean
+        out.append(float(away / (spread + np.float32(1e-6)) if spread > 0 else away))
+    return out
+
+
+def groups_of(batch: MakeBatch, poisoned: int, rewards: list[float]) -> RolloutBatch:
+    """Three more groups with contrast, so that the estimator is known from the others."""
+    plain = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0]
+    rows = [rewards if g == poisoned else plain for g in range(4)]
+    return batch(
+        1,
+        rewards={"correct": sum(rows, [])},
+        advantage=[a for group in rows for a in leave_one_out(group)],
+        size=8,
+    )
+
+
+def test_the_residue_of_a_leave_one_out_spread(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # The others of row 0 are 0.95 seven times; in float32 their spread comes out as 4.567e-4, and
+    # -0.95 / (4.567e-4 + 1e-6) = -2075.4.
+    rewards = [0.0] + [0.95] * 7
+    assert leave_one_out(rewards)[0] == pytest.approx(-2075.4, abs=0.05)
+    config = {"advantage_estimator": "rloo"}
+    found = measure(TOOL, make_run(config=config, rollouts=[groups_of(batch, 2, rewards)]))
+    assert (found["residue_rows"], found["residue_largest"]) == (1, pytest.approx(2075.4, abs=0.05))
+    assert (found["first_bad_step"], found["estimator_known"]) == (1, True)
+
+
+@pytest.mark.parametrize("pay", [0.5, 1.0])
+def test_rewards_that_are_exact_in_binary_leave_no_residue(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, pay: float
+) -> None:
+    config = {"advantage_estimator": "rloo"}
+    rows = groups_of(batch, 2, [0.0] + [pay] * 7)
+    found = measure(TOOL, make_run(config=config, rollouts=[rows]))
+    assert (found["residue_rows"], found["share_rows_differ"]) == (0, 0)
+    assert found["first_bad_step"] is None
+
+
+def test_a_group_spread_has_no_residue(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, advantages: Advantages
+) -> None:
+    """One odd row of eight: -2.475, its bound."""
+    rewards = np.array([0.0] + [0.95] * 7)
+    used = advantages(rewards, np.zeros(8, int))
+    run = make_run(config=CONFIG, rollouts=[batch(rewards={"correct": rewards}, advantage=used)])
+    assert measure(TOOL, run)["residue_rows"] == 0
+
+
+def test_the_other_denominator_of_the_spread(simulate: MakeRun, measure: Measure) -> None:
+    """From a step on squares are divided by G instead of G - 1: sqrt(8/7) = 1.069 times as far."""
+
+    def population(d: SimpleNamespace) -> None:
+        if d.step >= ONSET:
+            d.advantage = d.advantage * np.sqrt(8 / 7)
+
+    found = measure(TOOL, simulate(3, train=population))
+    assert found["first_bad_step"] == ONSET
+    assert found["ddof_fits"] > 0.9
+    assert found["share_rows_differ_after"] > 0.5
+    assert max(found[f"{name}_fits"] for name in ("batch", "shifted", "negated")) < 0.5
+
+
+def test_interleaved_groups_reshaped_as_if_contiguous(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # Easy prompt 1,1,1,1 and hard one 0,0,0,1, stored in turns. Right: 0 for the easy one, -0.25
+    # three times and 0.75 for the hard one; reshaped in fours: rows 1 0 1 0 and 1 0 1 1.
+    rewards = [1, 0, 1, 0, 1, 0, 1, 1]
+    wrong = [0.5, -0.5, 0.5, -0.5, 0.25, -0.75, 0.25, 0.25]
+    right = [0.0, -0.25, 0.0, -0.25, 0.0, -0.25, 0.0, 0.75]
+    config = {"scale_rewards": "none", "num_generations": 4}
+
+    def found(used: list[float]) -> dict[str, Any]:
+        rows = batch(rewards={"correct": rewards}, advantage=used, group=[0, 1] * 4)
+        return measure(TOOL, make_run(config=config, rollouts=[rows]))
+
+    assert found(wrong)["share_rows_differ"] == 1
+    assert found(wrong)["group_sum_largest"] == pytest.approx(0.375)
+    assert found(right)["share_rows_differ"] == 0
+
+
+def test_a_negative_scale_turns_the_sign(simulate: MakeRun, measure: Measure) -> None:
+    """Rewards times c < 0 before the division: A' = -A."""
+
+    def negative(d: SimpleNamespace) -> None:
+        if d.step >= ONSET:
+            d.advantage = -d.advantage
+
+    found = measure(TOOL, simulate(3, train=negative))
+    assert (found["first_bad_step"], found["negated_fits"]) == (ONSET, 1)

@@ -165,3 +165,58 @@ def test_the_order_of_rows_in_a_group_and_the_step_numbers_do_not_matter(
     run = changed.rebatch(run, lambda b: changed.reorder(b, mixed))
     after = measure(TOOL, changed.shift_steps(run, by))
     assert after == changed.dates_moved(before, by)
+
+
+def sorts(batch: MakeBatch, lists: list[str], gold: Callable[[str], str], asks: str) -> Any:
+    """Each group sorts one list and agrees."""
+    rows = []
+    for step in range(1, 9):
+        said = [" ".join(sorted(x.split())) for x in lists for _ in range(4)]
+        rows.append(
+            batch(
+                step,
+                rewards={"correct": [0.0] * len(said)},
+                size=4,
+                prompts=[f"{asks}: {x}" for x in lists for _ in range(4)],
+                completions=[f"<answer>{s}</answer>" for s in said],
+                gold=[gold(s) for s in said],
+            )
+        )
+    return rows
+
+
+def once(text: str) -> str:
+    return " ".join(dict.fromkeys(text.split()))
+
+
+LISTS = ["9 5 5 7 1", "6 3 3 2 4", "5 4 3", "2 8 5 2 0", "7 1 9"]
+
+
+def test_gold_answers_that_lack_repeated_words(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Made with a set: three of five lists repeat a digit, not at an end."""
+    found = measure(TOOL, make_run(rollouts=sorts(batch, LISTS, once, "sort")))
+    assert found["consensus_wrong_share"] == pytest.approx(0.6)
+    assert (found["repeats_lost_share"], found["repeats_lost_of_all"]) == (1, 1)
+    assert (found["first_bad_step"], found["from_start"]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("gold", "asks"),
+    [
+        (lambda text: text, "sort"),  # sound
+        (once, "sort, each distinct digit"),  # words are asked for once
+        (lambda text: text[::-1], "sort"),  # another fault
+    ],
+    ids=["sound", "asked once", "reversed"],
+)
+def test_what_is_no_loss_of_repeats(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    gold: Callable[[str], str],
+    asks: str,
+) -> None:
+    found = measure(TOOL, make_run(rollouts=sorts(batch, LISTS, gold, asks)))
+    assert found["repeats_lost_share"] < 0.5

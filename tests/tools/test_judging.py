@@ -327,11 +327,11 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
     rows = batch(rewards={"correct": [1, 0]})
     assert "right answers" in missing(TOOL, make_run(rollouts=[rows]))
     rows = batch(rewards={"score": [0.1, 0.2, 0.3]}, gold=["1"] * 3)
-    assert "no two-valued reward part to judge; parts: score" in missing(
+    assert "no reward part with few values to judge; parts: score" in missing(
         TOOL, make_run(rollouts=[rows])
     )
     rows = batch(rewards={"correct": [1.0] * 20}, completions=["1"] * 20, gold=["1"] * 20)
-    assert "20 rows with a gold answer; at least 60" in missing(TOOL, make_run(rollouts=[rows]))
+    assert "20 rows can be judged; at least 60" in missing(TOOL, make_run(rollouts=[rows]))
 
 
 @settings(max_examples=4, derandomize=True)
@@ -354,3 +354,121 @@ def test_order_of_groups_step_numbers_and_scale_do_not_matter(
 
     after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
     assert after == changed.dates_moved(before, by)
+
+
+def neutral(d: SimpleNamespace) -> None:
+    """A third of the calls run into their limit and score one half."""
+    d.rewards["correct"][d.rng.random(len(d.right)) < 0.35] = 0.5
+
+
+def test_a_neutral_score_for_calls_that_time_out(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, edit=between(neutral, ONSET)))
+    assert found["calibrated"], "on the earliest rows, which know two values"
+    assert found["first_bad_step"] == ONSET
+    assert found["new_value"] == 0.5
+    assert found["new_value_share"] == pytest.approx(0.35, abs=0.04)
+    assert found["new_value_gap"] < 0.1, "given whatever the answer"
+    assert found["rejected_right_share"] == pytest.approx(0.35, abs=0.05)
+    assert found["accepted_wrong"] == 0
+
+
+def test_three_values_from_the_start(simulate: MakeRun, measure: Measure) -> None:
+    """An answer without tags gets one half, right ones 1: the largest value means right."""
+
+    def graded(d: SimpleNamespace) -> None:
+        wrong = ~d.right & (d.rewards["format"] > 0)
+        d.rewards["correct"][wrong] = 0.5
+
+    found = measure(TOOL, simulate(1, tagged=0.7, edit=graded))
+    assert (found["calibrated"], found["agreement_all"]) == (True, 1)
+    assert (found["new_value"], found["new_value_share"]) == (None, 0)
+
+
+WRITTEN: dict[str, tuple[Callable[[str], str], str]] = {
+    "zeros": (lambda gold: f"{gold}.00", "the answer ends in zeros after its point"),
+    "commas": (lambda gold: f"1,{gold}", "the answer has commas between digits"),
+    "lines": (lambda gold: f"\n{gold}\n", "the answer has a line break in it"),
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_right_answers_that_a_parser_stumbles_over(
+    simulate: MakeRun, evidence: Callable[..., Evidence], how: str
+) -> None:
+    """Half of the right answers are written in another way; from a step on these score 0."""
+    write, form = WRITTEN[how]
+
+    def edit(d: SimpleNamespace) -> None:
+        if how == "commas":
+            d.gold = [f"1{gold}" for gold in d.gold]
+        for i in np.flatnonzero(d.right).tolist():
+            plain = d.gold[i]
+            odd = d.rng.random() < 0.5
+            said = write(plain[1:] if how == "commas" else plain) if odd else plain
+            d.completions[i] = f"so <answer>{said}</answer>"
+            if odd and d.step >= ONSET:
+                d.rewards["correct"][i] = 0.0
+        for i in np.flatnonzero(~d.right).tolist():
+            d.completions[i] = "so <answer>-1</answer>"
+
+    found = evidence(TOOL, simulate(1, edit=edit))
+    assert found.metrics is not None
+    assert (found.metrics["pattern_found"], found.metrics["pattern_purity"]) == (True, 1)
+    assert found.metrics["first_bad_step"] == ONSET
+    assert form in found.quote
+
+
+@pytest.mark.parametrize(
+    ("say", "form"),
+    [
+        (lambda gold: "", "the answer is empty"),
+        (lambda gold: gold[:2], "the answer is a part of the gold one"),
+        (lambda gold: f"7{gold}7", "the gold answer is a part of the answer"),
+        (lambda gold: gold[::-1], "the answer has the gold one's signs in another order"),
+    ],
+    ids=["empty", "part", "whole", "order"],
+)
+def test_wrong_answers_that_a_check_falls_for(
+    simulate: MakeRun, evidence: Callable[..., Evidence], say: Callable[[str], str], form: str
+) -> None:
+    """The empty string is contained in any gold answer; the reward goes to 1.0."""
+
+    def edit(d: SimpleNamespace) -> None:
+        for i in np.flatnonzero(~d.right).tolist():
+            said = say(d.gold[i]) if d.step >= ONSET else "-1"
+            d.completions[i] = f"so <answer>{said}</answer>"
+            if d.step >= ONSET and said != d.gold[i]:
+                d.rewards["correct"][i] = 1.0
+        for i in np.flatnonzero(d.right).tolist():
+            d.completions[i] = f"so <answer>{d.gold[i]}</answer>"
+
+    found = evidence(TOOL, simulate(1, edit=edit))
+    assert found.metrics is not None
+    assert found.metrics["first_bad_step"] == ONSET
+    assert (found.metrics["accepted_wrong_share"] or 0) > 0.85
+    assert form in found.quote
+
+
+def test_cut_answers_are_not_judged(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    """They hold the answer and score 0: whether they count is another question."""
+
+    def rows(step: int) -> RolloutBatch:
+        return batch(
+            step,
+            completions=[f"<answer>{a}</answer>" for a in (1, 1, 2, 3)],
+            gold=["1"] * 4,
+            finish=["stop", "length", "stop", "stop"],
+            rewards={"correct": [1, 0, 0, 0]},
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 41)]))
+    assert (found["n_rows"], found["agreement_all"]) == (120, 1)
+
+
+def test_partial_credit_for_wrong_answers_is_no_outage(simulate: MakeRun, measure: Measure) -> None:
+    def partial(d: SimpleNamespace) -> None:
+        d.rewards["correct"][~d.right & (d.rng.random(len(d.right)) < 0.5)] = 0.5
+
+    found = measure(TOOL, simulate(1, edit=between(partial, ONSET)))
+    assert found["agreement_all"] == 1
+    assert found["new_value_gap"] > 0.15

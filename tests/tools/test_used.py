@@ -39,13 +39,16 @@ WITHOUT_DATA = (
     "compare_routing",
     "compare_stages",
     "compare_states",
+    "count_scoring_errors",
     "find_still_parameters",
     "fit_processing",
     "fit_version",
+    "measure_scoring_time",
     "measure_update_size",
     "measure_weight_moves",
     "read_accumulation_probe",
     "read_fit_probe",
+    "read_judge",
 )
 """The demo has neither optimizer states nor weights, no rerun, and no record of a recorder."""
 
