@@ -22,7 +22,7 @@ from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
 EVALUATION = "evaluation"
 """Code of the note on rollouts that no step was trained on."""
-_NAME = r"(?:.*/)?completions/[^/]*?(\d+)\.parquet"
+_NAME = r"(?:.*/)?completions/[^/]*?(?<!\d)(\d{1,15})\.parquet"
 _MIN_BYTES = 12  # magic, footer length, magic
 _UNREADABLE = (UserError, ValueError, NotImplementedError)
 """Arrow's errors are of the latter two kinds."""

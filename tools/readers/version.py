@@ -28,7 +28,7 @@ def read_version(root: Root) -> str | None:
 
 def reward_std_note(version: str | None, config: Config) -> Note:
     """What `reward_std` means: TRL changed it in 0.27."""
-    if version and (match := re.match(r"(\d+)\.(\d+)", version)):
+    if version and (match := re.match(r"(\d{1,9})\.(\d{1,9})", version)):
         text = _BATCH if (int(match[1]), int(match[2])) >= (0, 27) else _GROUP
     elif "multi_objective_aggregation" in config.values:  # a setting that came with 0.27
         text = _BATCH
