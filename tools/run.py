@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
+from firstbad.tools.flight import Flight
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -116,6 +117,17 @@ class RolloutBatch:
     n_tokens: IntArray | None = None
     """(R,) completion tokens, where the source writes them."""
     group_source: Literal["key", "position", "prompt"] = "position"
+    sample: Sequence[str] | None = None
+    """Names of the rows, where the source gives them; equal names are equal samples."""
+    prompt_id: Sequence[str] | None = None
+    policy_version: IntArray | None = None
+    """(R,) number of the weights that sampled each row."""
+    seed: Sequence[str | None] | None = None
+    rank: IntArray | None = None
+    errors: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    """What scoring raised, by reward part; None where it raised nothing."""
+    latency_seconds: Mapping[str, FloatArray] = field(default_factory=dict)
+    """(R,) time that scoring took, by reward part; NaN where not recorded."""
     repeats_step: int | None = None
     """Earlier step with the same content: the source wrote one generation batch twice."""
 
@@ -222,6 +234,10 @@ class Rollouts:
         return batch
 
 
+PADDING, SYSTEM, PROMPT, COMPLETION, TOOL = range(5)
+"""Where a token comes from: values of the array `source`."""
+
+
 @dataclass(frozen=True)
 class Capture:
     """Token-level tensors of one step. Padded: R rows, T tokens; `prompt_*` have P tokens."""
@@ -229,11 +245,17 @@ class Capture:
     step: int
     arrays: Mapping[str, npt.NDArray[np.generic]]
     """Canonical name -> array: `token_id`, `completion_mask`, `loss_mask`, `logp_new`, `logp_old`,
-    `logp_ref`, `logp_engine`, `entropy`, `varentropy` (R, T); `prompt_token_id`, `prompt_mask`,
-    `prompt_loss_mask` (R, P); `advantage` (R,) or (R, T)."""
+    `logp_ref`, `logp_engine`, `logp_recheck`, `logp_layout`, `entropy`, `varentropy`, `source`,
+    `position`, `attention_mask`, `turn`, `expert_trainer`, `expert_engine` (R, T);
+    `prompt_token_id`, `prompt_mask`, `prompt_loss_mask`, `prompt_source`, `prompt_position`,
+    `prompt_attention_mask` (R, P); `advantage` (R,) or (R, T); `loss_mask.<objective>` (R, T);
+    `engine_token_id` (R, E) with -1 behind its end: prompt and completion as the engine had them.
+    """
     storage_dtypes: Mapping[str, str]
     unmapped: tuple[str, ...] = ()
     """Field names of the file that no mapping explains."""
+    compute_dtypes: Mapping[str, str] = field(default_factory=dict)
+    """What arrays were computed in, where the source says so."""
 
     def numbers(self, name: str) -> FloatArray | None:
         """An array as float64, or None when it was not captured."""
@@ -413,6 +435,8 @@ class Run:
     """Files that were looked through for events."""
     version: str | None = None
     """Framework version, where a file states it."""
+    flight: Flight = field(default_factory=Flight)
+    """What only a flight recorder keeps; empty where there is none."""
 
     def fresh_at(self, step: int) -> bool:
         """Whether the rollouts of a step were generated for it, not kept from an earlier step.

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from firstbad.tools.run import BoolArray, Capture, IntArray, Run
+from firstbad.tools.run import COMPLETION, TOOL, BoolArray, Capture, IntArray, Run
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class End:
     real: BoolArray
     """(R, T) True up to and including the first stop token; all tokens where none stands."""
     stop_at: IntArray
-    """(R,) position of the first stop token, or -1."""
+    """(R,) position of the stop token that ends the row, or -1."""
     stops: frozenset[int]
     """Ids taken as stop tokens."""
     guessed: bool
@@ -38,12 +39,30 @@ def completion_end(run: Run, capture: Capture) -> End:
     stop_at = np.where(has, is_stop.argmax(axis=1), -1).astype(np.int64)
     position = np.arange(ids.shape[1])
     real = np.where(has[:, None], position <= stop_at[:, None], True)
+    source = capture.arrays.get("source")
+    if source is not None and source.shape == ids.shape:
+        return _by_source(End(real, stop_at, frozenset(stops), guessed), is_stop, source)
     pad = run.vocabulary.pad_id if run.vocabulary else None
     if pad is not None and pad not in stops:
         is_pad: BoolArray = np.asarray(ids == pad)
         trailing = np.flip(np.logical_and.accumulate(np.flip(is_pad, 1), axis=1), 1)
         real &= ~(trailing & ~has[:, None])
     return End(real, stop_at, frozenset(stops), guessed)
+
+
+def _by_source(end: End, is_stop: BoolArray, source: npt.NDArray[np.generic]) -> End:
+    """Ends where the origin of each token was captured.
+
+    A dialogue goes on behind the stop token of a turn: there, what was sampled is real. In a row
+    of one turn nothing is, whatever the source says of it.
+    """
+    made: BoolArray = np.asarray(source == COMPLETION)
+    turns: BoolArray = np.asarray((source == TOOL).any(axis=1))
+    real = np.where(turns[:, None], made, made & end.real)
+    last = real.shape[1] - 1 - np.argmax(real[:, ::-1], axis=1) if real.shape[1] else end.stop_at
+    rows = np.arange(len(real))
+    ended = real.any(axis=1) & is_stop[rows, last] if real.shape[1] else real.any(axis=1)
+    return End(real, np.where(ended, last, -1).astype(np.int64), end.stops, end.guessed)
 
 
 def _stops(run: Run, capture: Capture, ids: IntArray) -> tuple[set[int], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from firstbad.tools.evidence import Source
 from firstbad.tools.run import Run
 
-PARTS = frozenset({"signals", "config", "rollouts", "captures", "events", "vocabulary"})
+PARTS = frozenset({"signals", "config", "rollouts", "captures", "events", "vocabulary", "flight"})
 
 
 class Watched(Run):
@@ -20,6 +20,7 @@ class Watched(Run):
         self._asked: set[str] = set()
         run.rollouts.asked.clear()
         run.captures.asked.clear()
+        run.flight.asked.clear()
 
     def __getattribute__(self, name: str) -> object:
         """The run's own attribute."""
@@ -33,7 +34,8 @@ class Watched(Run):
         found = [*self.sources] if "signals" in asked else []
         found += self.config.sources if "config" in asked else ()
         found += self.rollouts.grouped_by if self.rollouts.asked else ()
-        for part in (self.rollouts, self.captures):
+        found += self.flight.run_sources if "flight" in asked else ()
+        for part in (self.rollouts, self.captures, self.flight):
             for step in sorted(part.asked):
                 found += part.sources(step)
         found += self.event_sources if "events" in asked else ()

@@ -1,4 +1,7 @@
-"""Every case named in a playbook is a recorded run with an expected outcome, and is run here."""
+"""Every case named in a playbook is a run with an expected outcome, and is run here.
+
+A plain name is a recorded run in tests/runs; `synthetic/NAME` is made on the spot.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.loader import load, shipped
 from firstbad.playbooks.results import Verdict
+from synthetic.cases import all_cases
 
 RUNS = Path(__file__).parent.parent / "runs"
 CASES = [
@@ -82,7 +86,9 @@ def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> object:
 
     @cache
     def verdict(run: str) -> Verdict:
-        done = investigate(str(RUNS / run), out=folder)
+        kind, _, name = run.rpartition("/")
+        path = all_cases()[name].write(folder / run) if kind else RUNS / name
+        done = investigate(str(path), out=folder / "incidents")
         assert isinstance(done, Finished)
         return done.verdict
 

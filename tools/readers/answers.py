@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from firstbad.tools.errors import UserError
@@ -12,6 +13,7 @@ from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.arrow import open_parquet, read_parquet
 from firstbad.tools.readers.rows import ALL_SUFFIXES, NOT_TABLES, Row, first_rows, read_rows
 from firstbad.tools.readers.texts import answer_text, canonical_text, column_texts
+from firstbad.tools.run import RolloutBatch
 
 GOLD = (
     "answer", "gold", "solution", "ground_truth", "gts", "target", "targets", "label",
@@ -72,6 +74,12 @@ class Answers:
             for prompt, message in zip(prompts, last, strict=True)
         ]
         return found if any(answer is not None for answer in found) else None
+
+    def beside(self, batch: RolloutBatch) -> RolloutBatch:
+        """The batch with right answers; its own count where it has some."""
+        if batch.gold is not None:
+            return batch
+        return replace(batch, gold=self.of(batch.prompts, batch.prompts))
 
 
 def _pairs(root: Root, file: File) -> Iterator[tuple[str, str | None]]:

@@ -16,6 +16,7 @@ from firstbad.tools.readers.checkpoints import read_checkpoints
 from firstbad.tools.readers.completions import read_completions
 from firstbad.tools.readers.config import read_config
 from firstbad.tools.readers.console import read_console
+from firstbad.tools.readers.flight import joined_rollouts, read_flight, together
 from firstbad.tools.readers.history import read_history
 from firstbad.tools.readers.log import Log
 from firstbad.tools.readers.naming import name_signals
@@ -53,7 +54,10 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     config = with_common_names(_completed(config, record.settings))
     config = replace(config, sources=(*config.sources, *record.sources))
     dumps = capture_folders(root)
-    tables = find_tables(root, skip=list(dumps), leave=record.files)
+    answers = Answers(root)
+    group_size = next((size for n in _GROUP_SIZES if (size := _whole(config, n))), None)
+    kept = read_flight(root, record.runs, group_size, answers)
+    tables = find_tables(root, skip=list(dumps), leave=record.files | kept.files)
     logged = read_metrics(root, tables.metrics, clocks=record.metrics)
     console = read_console(
         root,
@@ -75,9 +79,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     signals, notes = name_signals(log, framework)
     if "reward_std" in signals.known and framework == "trl":
         notes = (*notes, reward_std_note(version, config))
-    group_size = next((size for n in _GROUP_SIZES if (size := _whole(config, n))), None)
 
-    answers = Answers(root)
     evaluation = signals.get("eval/reward_mean")
     rollouts = read_completions(
         root,
@@ -87,6 +89,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         evaluated=() if evaluation is None else evaluation.steps.tolist(),
     )
     rollouts = rollouts or shelve(root, tables.rollouts, group_size, answers)
+    rollouts = joined_rollouts(kept.rollouts, rollouts)
     rollouts.grouped_by = config.sources if group_size else ()
     run = Run(
         ref=ref,
@@ -95,7 +98,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         signals=signals,
         config=config,
         rollouts=rollouts,
-        captures=read_captures(root, dumps),
+        captures=together(kept.captures, read_captures(root, dumps)),
         checkpoints=read_checkpoints(root, history.global_steps),
         events=_in_order(
             [*events, *record.events, *logged.events, *console.events, *board.events()]
@@ -112,6 +115,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
             ]
         ),
         version=version,
+        flight=kept.flight,
         notes=notes,
     )
     root.notes_go_to(run)

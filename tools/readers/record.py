@@ -30,6 +30,8 @@ class Record:
     """Files read here, which are no metrics."""
     metrics: set[str] = field(default_factory=set)
     """Files of metrics, whose `time` is a clock."""
+    runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Content of `run.json` by the folder of the record, which ends in `/` or is empty."""
 
 
 def is_record(value: object) -> bool:
@@ -51,6 +53,7 @@ def read_record(root: Root) -> Record:
         if said is None or not is_record(said):
             continue
         folder = file.name[: -len("run.json")]
+        record.runs[folder] = said
         record.files.add(file.name)
         record.metrics.add(f"{folder}metrics.jsonl")
         record.sources.append(root.source(file, "config", data))

@@ -26,6 +26,8 @@ _ADVANTAGE = ("advantage", "advantages")
 _TOTAL = ("reward", "total_reward", "score", "scores", "rewards")
 _FINISH = ("finish_reason", "stop_reason", "finish")
 _TOKENS = ("n_tokens", "num_tokens", "completion_tokens", "completion_length", "response_length")
+_SAMPLE = ("sample", "sample_id")
+_VERSION = ("policy_version", "weight_version")
 _PART = re.compile(r"reward|score|correct|format|acc\b|accuracy|penalty|bonus", re.I)
 _NO_PART = re.compile(
     r"logp|log_p|logits?$|prob|entropy|kl\b|time|latency|length|tokens?$|temperature|weight|epoch",
@@ -64,6 +66,11 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
     advantage = columns.numbers(_ADVANTAGE)
     n_tokens = columns.numbers(_TOKENS)
     parts, total = _rewards(columns, names)
+    named = columns.of(_SAMPLE)
+    about = {name: columns.of((name,)) for name in ("prompt_id", "seed")}
+    prompt_ids, seeds = about["prompt_id"], about["seed"]
+    rank, version = columns.numbers(("rank",)), columns.numbers(_VERSION)
+    errors, latency = columns.of(("errors",)), columns.of(("latency_seconds",))
     left = sorted(set(names) - columns.used - set(parts) - set(STEP_KEYS))
     if left:
         root.note("columns_left", f"columns of rollouts not used: {', '.join(left[:20])}")
@@ -79,7 +86,24 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
         gold=[answer_text(value) for value in gold] if gold else None,
         finish=[v if isinstance(v, str) else None for v in finish] if finish else None,
         n_tokens=_whole(n_tokens),
+        sample=None if named is None else [str(value) for value in named],
+        prompt_id=None if prompt_ids is None else [str(value) for value in prompt_ids],
+        policy_version=_whole(version),
+        seed=None if seeds is None else [None if v is None else str(v) for v in seeds],
+        rank=_whole(rank),
+        errors={
+            part: [None if value is None else str(value)[:500] for value in values]
+            for part, values in _by_part(errors).items()
+        },
+        latency_seconds={part: _floats(values) for part, values in _by_part(latency).items()},
     )
+
+
+def _by_part(cells: Sequence[object] | None) -> dict[str, list[object]]:
+    """A column of objects, as a list for each of their keys."""
+    rows = [cell if isinstance(cell, dict) else {} for cell in cells or ()]
+    parts = {str(key): None for row in rows for key in row}
+    return {part: [row.get(part) for row in rows] for part in parts}
 
 
 def _turns(row: Row) -> Row:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,9 +63,7 @@ def shelve(
             )
             del rows[MAX_ROWS:]
         batch = batch_of(root, step, rows, group_size)
-        if batch.gold is None and answers is not None:
-            batch = replace(batch, gold=answers.of(batch.prompts, batch.prompts))
-        return batch
+        return batch if answers is None else answers.beside(batch)
 
     def load_all(steps: Sequence[int]) -> Iterator[RolloutBatch]:
         return map(load, steps)

@@ -1,7 +1,8 @@
-"""The writer: appends what a training loop reports to small text files and never raises into it.
+"""The writer: puts what a training loop reports into small plain files and never raises into it.
 
-Every line is written by one system call before the method returns, so a process that is killed
-loses at most the line it was writing.
+Every line is written by one system call before the method returns, and the folder of a captured
+step gets its name when it is complete, so a process that is killed loses at most what it was
+writing. FORMAT.md says what the files hold.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import math
 import operator
 import os
 import platform
+import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
 
+from firstbad_recorder.tensors import ragged
+
 SCHEMA_VERSION = 1
 METRICS, EVENTS, RUN = "metrics.jsonl", "events.jsonl", "run.json"
+SYNCS, PROBES, STEPS = "syncs.jsonl", "probes.jsonl", "steps"
 
 _MAX_TEXT = 10_000
+_MAX_ROLLOUT_TEXT = 1_000_000
 _MAX_CONFIG = 256 * 1024
 _MAX_RESTARTS = 50
 _MAX_REASONS = 50
@@ -31,7 +37,7 @@ _RESERVED = ("step", "time")
 
 
 class Recorder:
-    """Records the scalars and events of one training process in one folder.
+    """Records scalars, events, weight deliveries, probes and whole steps in one folder.
 
     Use it in one process only (rank 0), and one folder per run. A folder that already holds a
     record is continued: that is a restart, and the record says so.
@@ -45,14 +51,22 @@ class Recorder:
         path: str | os.PathLike[str],
         *,
         config: Mapping[str, object] | None = None,
+        requested: Mapping[str, object] | None = None,
+        versions: Mapping[str, object] | None = None,
+        device: str | None = None,
+        environment: Mapping[str, object] | None = None,
         max_bytes: int = 2**30,
     ) -> None:
         """Start a record, or continue the one that is there.
 
         Args:
             path: Folder of the record; made if it is not there.
-            config: The run's settings, kept in `run.json`. Values that JSON does not know are
-                kept as their text. Leave secrets out.
+            config: The run's settings as they are in force, kept in `run.json`. Values that JSON
+                does not know are kept as their text. Leave secrets out.
+            requested: The settings as they were asked for, under the same names.
+            versions: Versions of the libraries that compute, by name.
+            device: What computes, in words.
+            environment: Environment variables that bear on the numbers. Leave secrets out.
             max_bytes: Most that the record may take on disk. What comes later is counted in
                 `dropped` and not written; the last twentieth is kept for events.
         """
@@ -70,6 +84,10 @@ class Recorder:
             "python": platform.python_version(),
             "config": self._settings(config),
         }
+        about = {"requested": requested, "versions": versions, "environment": environment}
+        self._begin |= {k: self._settings(v) for k, v in about.items() if v is not None}
+        if device is not None:
+            self._begin["device"] = _text(device)
         try:
             self._open()
         except Exception as error:  # nothing that goes wrong here may reach the training loop
@@ -124,6 +142,67 @@ class Recorder:
         except Exception as error:  # see __init__
             self._drop(_reason(error))
 
+    def sync(self, step: int, **facts: object) -> None:
+        """Append one line about weights that were handed to the rollout engine.
+
+        Args:
+            step: Optimizer steps that the weights have seen.
+            facts: Fields of `syncs.jsonl` in FORMAT.md, such as `version`, `engine_version`,
+                `tensors` (name, digest in the trainer, digest in the engine) and `adapter`.
+        """
+        self._fact(SYNCS, step, facts)
+
+    def probe(self, step: int, probe: str, **figures: object) -> None:
+        """Append one line with the result of a measurement made on purpose.
+
+        Args:
+            step: Step at which it was made.
+            probe: Its name in FORMAT.md, such as `accumulation` or `objective`.
+            figures: What it found, under the names of FORMAT.md.
+        """
+        self._fact(PROBES, step, {"probe": str(probe)[:100], **figures})
+
+    def capture(
+        self,
+        step: int,
+        *,
+        rollouts: Iterable[Mapping[str, object]] | None = None,
+        tokens: Mapping[str, Any] | None = None,
+        microbatches: Iterable[Mapping[str, object]] | None = None,
+        numerics: Mapping[str, object] | None = None,
+        **about: object,
+    ) -> None:
+        """Keep one step whole, in a folder of its own; a step that is there is replaced.
+
+        Args:
+            step: The step.
+            rollouts: One mapping a row, with the fields of `rollouts.jsonl` in FORMAT.md.
+            tokens: Arrays by name (`token_id`, `logp_new`, ...): for each row a row of numbers, as
+                long as its `token_id`, or one number.
+            microbatches: One mapping for each micro-batch, in the order in which they ran.
+            numerics: `trail`, `clamps`, `norms`, `parameters` of FORMAT.md.
+            about: Fields of `step.json`: `kept`, `whole_groups`, `in_order`, `filters`, ...
+        """
+        try:
+            with self._lock:
+                step = operator.index(step)
+                files: dict[str, bytes] = {}
+                if tokens is not None:
+                    arrays, left = ragged(tokens)
+                    for name, why in left.items():
+                        self._drop(f"array `{name[:80]}`: {why}")
+                    files["tokens.safetensors"] = arrays.file()
+                    about = {"compute_dtypes": arrays.dtypes, **about}
+                for name, rows in (("rollouts", rollouts), ("microbatches", microbatches)):
+                    if rows is not None:
+                        files[f"{name}.jsonl"] = b"".join(map(_line, rows))
+                if numerics is not None:
+                    files["numerics.json"] = _line(numerics)
+                files["step.json"] = _line({"step": step, "time": round(time.time(), 3), **about})
+                self._keep(f"{step:08d}", files)
+        except Exception as error:  # see __init__
+            self._drop(_reason(error))
+
     def close(self) -> None:
         """Write down that the process ended in order, and how much was dropped."""
         try:
@@ -151,6 +230,39 @@ class Recorder:
             self.event("error", self._last_step, f"{type(error).__name__}: {_text(error)}")
         self.close()
 
+    def _fact(self, name: str, step: int, facts: Mapping[str, object]) -> None:
+        try:
+            with self._lock:
+                plain = _plain({k: v for k, v in facts.items() if k not in _RESERVED})
+                assert isinstance(plain, dict)
+                self._append(
+                    name, {"step": operator.index(step), "time": round(time.time(), 3), **plain}
+                )
+        except Exception as error:  # see __init__
+            self._drop(_reason(error))
+
+    def _keep(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Write the folder of a step under another name, and give it its own when complete."""
+        if self._closed:
+            self._drop("the recorder is closed")
+            return
+        if not self._run:
+            self._open()
+        size = sum(map(len, files.values()))
+        if self._bytes + size > self._max_bytes - self._max_bytes // 20:
+            self._drop("max_bytes is reached")
+            return
+        folder = os.path.join(self._path, STEPS, name)
+        unfinished = folder + ".unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        os.makedirs(unfinished)
+        for file, data in files.items():
+            with open(os.path.join(unfinished, file), "wb") as stream:
+                stream.write(data)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(unfinished, folder)
+        self._bytes += size
+
     def _settings(self, config: Mapping[str, object] | None) -> object:
         try:
             settings = _plain({} if config is None else config)
@@ -164,8 +276,11 @@ class Recorder:
     def _open(self) -> None:
         """Make or continue the record; tried again with each line until the folder can be used."""
         os.makedirs(self._path, exist_ok=True)
-        files = [os.path.join(self._path, name) for name in (METRICS, EVENTS)]
+        lines = (METRICS, EVENTS, SYNCS, PROBES)
+        files = [os.path.join(self._path, name) for name in lines]
         self._bytes = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+        for folder, _, names in os.walk(os.path.join(self._path, STEPS)):
+            self._bytes += sum(os.path.getsize(os.path.join(folder, name)) for name in names)
         earlier = self._read_run()
         if earlier:
             restarts = [*earlier["restarts"], self._begin][-_MAX_RESTARTS:]
@@ -304,6 +419,15 @@ def _plain(value: object, depth: int = 20) -> object:
         return _number(value)
     except Exception:
         return _text(value)
+
+
+def _line(record: Mapping[str, object]) -> bytes:
+    """A JSON object and a line end; its own texts may be long, as those of a rollout are."""
+    plain: dict[str, object] = {}
+    for key, value in record.items():
+        text = isinstance(value, str)
+        plain[_text(key)] = str(value)[:_MAX_ROLLOUT_TEXT] if text else _plain(value)
+    return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _text(value: object) -> str:

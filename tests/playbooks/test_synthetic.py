@@ -1,0 +1,33 @@
+"""Synthetic runs with one real fault each, and their look-alikes: what the whole walk says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firstbad.agent.investigate import Finished, investigate
+from firstbad.playbooks.results import Verdict
+from synthetic.cases import Case, all_cases
+
+
+def verdict_of(case: Case, folder: Path) -> Verdict:
+    done = investigate(str(case.write(folder / "run")), case.complaint, out=folder / "incidents")
+    assert isinstance(done, Finished)
+    return done.verdict
+
+
+@pytest.mark.parametrize("name", all_cases())
+def test_case_ends_as_it_must(name: str, tmp_path: Path) -> None:
+    case = all_cases()[name]
+    verdict = verdict_of(case, tmp_path)
+    cause = verdict.leading.cause if verdict.leading else None
+    found = {f"{c.layer}.{c.check}": c.outcome for c in verdict.checks}
+    reasons = [f"{c.layer}.{c.check}: {c.outcome}" for c in verdict.checks if c.outcome != "pass"]
+    assert (verdict.outcome, cause) == (case.outcome, case.cause), reasons
+    assert {name: found.get(name) for name in case.checks} == dict(case.checks)
+    assert case.twin_of not in {finding.cause for finding in verdict.findings}
+    if case.first_bad is not None:
+        first, last = case.first_bad
+        assert verdict.first_bad.first_bad is not None
+        assert first <= verdict.first_bad.first_bad <= last

@@ -1,0 +1,288 @@
+"""What firstbad-recorder kept beside metrics and events: format version 1 of recorder/FORMAT.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from firstbad.tools.errors import UserError
+from firstbad.tools.flight import (
+    Clamp,
+    Flight,
+    FlightStep,
+    Microbatch,
+    Norms,
+    ParameterGroup,
+    Probe,
+    Stages,
+    Sync,
+    SyncedTensor,
+    Trail,
+)
+from firstbad.tools.paths import File, Root
+from firstbad.tools.readers.answers import Answers
+from firstbad.tools.readers.jsonish import decode, lines, parse_object
+from firstbad.tools.readers.log import step_number
+from firstbad.tools.readers.ragged import read_ragged
+from firstbad.tools.readers.rollout_rows import batch_of
+from firstbad.tools.readers.rows import rollout_rows
+from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts
+
+_STEP = re.compile(r"steps/(\d{1,15})/([^/]+)")
+_MAX_BYTES = 64 * 2**20
+_MAX_ROWS = 100_000
+_BLANKS: Mapping[str, object] = {"name": "", "place": "", "trainer": None, "engine": None}
+"""What fields that must be there are when a row lacks them."""
+_T = TypeVar("_T")
+
+
+@dataclass
+class Kept:
+    """What lies in the record folders of a run."""
+
+    flight: Flight = field(default_factory=Flight)
+    rollouts: Rollouts | None = None
+    captures: Captures | None = None
+    files: set[str] = field(default_factory=set)
+    """Files read here, which are no tables of metrics."""
+
+
+def read_flight(
+    root: Root,
+    records: Mapping[str, Mapping[str, Any]],
+    group_size: int | None,
+    answers: Answers,
+) -> Kept:
+    """Read the records in these folders; `records` has the content of each one's `run.json`.
+
+    Where two records hold the same step, the first by name counts.
+    """
+    steps: dict[int, dict[str, File]] = {}
+    kept = Kept()
+    syncs: list[Sync] = []
+    probes: list[Probe] = []
+    sources: list[File] = []
+    for folder in sorted(records):
+        for step, files in _steps_of(root, folder).items():
+            kept.files |= {file.name for file in files.values()}
+            if step in steps:
+                root.note("step_twice", f"step {step} is in several records; the first is read")
+            else:
+                steps[step] = files
+        for name, into in (("syncs.jsonl", syncs), ("probes.jsonl", probes)):
+            file = root.first(folder + name)
+            if file is None:
+                continue
+            kept.files.add(file.name)
+            sources.append(file)
+            for row in _rows(root, file):
+                if into is syncs:
+                    syncs += _sync(row)
+                else:
+                    probes += _probe(row)
+    about = records[max(records)] if records else {}
+    kept.flight = Flight(
+        list(steps),
+        lambda step: _flight_step(root, step, steps[step]),
+        syncs=sorted(syncs, key=lambda s: s.step),
+        probes=probes,
+        requested=_object(about, "requested"),
+        versions={k: str(v) for k, v in _object(about, "versions").items()},
+        device=about.get("device") if isinstance(about.get("device"), str) else None,
+        environment={k: str(v) for k, v in _object(about, "environment").items()},
+        sources=lambda step: [root.source(f, "record") for f in steps[step].values()],
+        run_sources=[root.source(file, "record") for file in sources],
+    )
+    if rows := {s: f["rollouts.jsonl"] for s, f in steps.items() if "rollouts.jsonl" in f}:
+        kept.rollouts = Rollouts(
+            list(rows),
+            lambda wanted: (_batch(root, s, rows[s], group_size, answers) for s in wanted),
+            sources=lambda step: [root.source(rows[step], "rollouts")],
+            answers=lambda: answers.sources,
+        )
+    name = "tokens.safetensors"
+    if tokens := {s: f[name] for s, f in steps.items() if name in f}:
+        kept.captures = Captures(
+            list(tokens),
+            lambda step: _capture(root, step, tokens[step], steps[step]),
+            sources=lambda step: [root.source(tokens[step], "capture")],
+        )
+    return kept
+
+
+def _steps_of(root: Root, folder: str) -> dict[int, dict[str, File]]:
+    """Files of each captured step; what was not finished has another name."""
+    found: dict[int, dict[str, File]] = {}
+    for file in root.files:
+        if file.name.startswith(folder) and (m := _STEP.fullmatch(file.name[len(folder) :])):
+            found.setdefault(int(m[1]), {})[m[2]] = file
+    return found
+
+
+def _batch(
+    root: Root, step: int, file: File, group_size: int | None, answers: Answers
+) -> RolloutBatch:
+    try:
+        rows = list(rollout_rows(root, file))
+    except UserError as error:
+        root.note("file_skipped", str(error))
+        rows = []
+    return answers.beside(batch_of(root, step, rows, group_size))
+
+
+def _capture(root: Root, step: int, file: File, files: Mapping[str, File]) -> Capture:
+    capture = read_ragged(step, file)
+    said = _json(root, files.get("step.json")).get("compute_dtypes")
+    computed = {k: str(v) for k, v in said.items()} if isinstance(said, dict) else {}
+    return Capture(
+        step, capture.arrays, capture.storage_dtypes, capture.unmapped, compute_dtypes=computed
+    )
+
+
+def _flight_step(root: Root, step: int, files: Mapping[str, File]) -> FlightStep:
+    about = _json(root, files.get("step.json"))
+    numerics = _json(root, files.get("numerics.json"))
+    stages = about.get("stages")
+    ledger = files.get("microbatches.jsonl")
+    plain = typed(FlightStep, {**about, "step": step})
+    values = {f.name: getattr(plain, f.name) for f in fields(FlightStep)}
+    values |= {
+        "seeds": _object(about, "seeds"),
+        "compute_dtypes": {k: str(v) for k, v in _object(about, "compute_dtypes").items()},
+        "stages": typed(Stages, stages) if isinstance(stages, dict) else Stages(),
+        "microbatches": _all(Microbatch, [] if ledger is None else list(_rows(root, ledger))),
+        "trail": _all(Trail, numerics.get("trail")),
+        "clamps": _all(Clamp, numerics.get("clamps")),
+        "norms": _all(Norms, numerics.get("norms")),
+        "parameters": _all(ParameterGroup, numerics.get("parameters")),
+    }
+    return FlightStep(**values)
+
+
+def _sync(row: Mapping[str, Any]) -> Iterator[Sync]:
+    if (step := step_number(row.get("step"))) is None:
+        return
+    plain = typed(Sync, {**row, "step": step})
+    yield Sync(**{**vars(plain), "tensors": _all(SyncedTensor, row.get("tensors"))})
+
+
+def _probe(row: Mapping[str, Any]) -> Iterator[Probe]:
+    step, kind = step_number(row.get("step")), row.get("probe")
+    if step is not None and isinstance(kind, str):
+        figures = {k: v for k, v in row.items() if k not in ("step", "time", "probe")}
+        yield Probe(step, kind, figures)
+
+
+def typed(kind: Callable[..., _T], row: Mapping[str, Any]) -> _T:
+    """A record from the fields of a row that have its types; others are as if not there."""
+    hints = _hints(kind)
+    found = {
+        name: value
+        for name, hint in hints.items()
+        if name in row and (value := _as(hint, row[name])) is not None
+    }
+    for name, blank in _BLANKS.items():
+        if name in hints:
+            found.setdefault(name, blank)
+    return kind(**found)
+
+
+@cache
+def _hints(kind: Callable[..., object]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _as(hint: Any, value: object) -> object:
+    """The value where it is of the type asked for, else None."""
+    if get_origin(hint) is Literal:
+        return value if value in get_args(hint) else None
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or get_args(hint)[0] is not str:
+            return None
+        return tuple(str(item) for item in value)
+    for one in get_args(hint) or (hint,):
+        if get_origin(one) is Literal and value in get_args(one):
+            return value
+        if one is bool and isinstance(value, bool):
+            return value
+        if isinstance(value, bool):
+            continue
+        if one is int and isinstance(value, (int, float)) and float(value).is_integer():
+            return int(value)
+        if one is float and isinstance(value, (int, float)):
+            return float(value) if abs(float(value)) < float("inf") else None
+        if one is str and isinstance(value, (str, int)):
+            return str(value)
+    return None
+
+
+def _all(kind: Callable[..., _T], rows: object) -> tuple[_T, ...]:
+    if not isinstance(rows, list):
+        return ()
+    return tuple(typed(kind, row) for row in rows[:_MAX_ROWS] if isinstance(row, dict))
+
+
+def _object(about: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = about.get(name)
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _json(root: Root, file: File | None) -> dict[str, Any]:
+    data = None if file is None else root.try_read(file, _MAX_BYTES)
+    if file is None or data is None:
+        return {}
+    try:
+        return parse_object(data, file.name)
+    except UserError as error:
+        root.note("file_skipped", str(error))
+        return {}
+
+
+def _rows(root: Root, file: File) -> Iterator[dict[str, Any]]:
+    data = root.try_read(file, _MAX_BYTES)
+    skipped = 0
+    for _, row in () if data is None else lines(decode(data)[0]):
+        if row is None:
+            skipped += 1
+        else:
+            yield row
+    if skipped:
+        root.note("lines_skipped", f"`{file.name}`: {skipped} lines are no JSON objects")
+
+
+def together(kept: Captures | None, dumps: Captures) -> Captures:
+    """Captures of a record and of dumps beside it; where both have a step, the record counts."""
+    if kept is None:
+        return dumps
+    own = set(kept.steps.tolist())
+    steps = own | set(dumps.steps.tolist())
+
+    def of(step: int) -> Captures:
+        return kept if step in own else dumps
+
+    return Captures(
+        sorted(steps), lambda s: of(s).at(s), sources=lambda s: of(s).sources(s), keep_bytes=0
+    )
+
+
+def joined_rollouts(kept: Rollouts | None, others: Rollouts) -> Rollouts:
+    """Rollouts of a record and of other files; where both have a step, the record counts."""
+    if kept is None or not others:
+        return kept or others
+    own = set(kept.steps.tolist())
+    steps = own | set(others.steps.tolist())
+
+    def load(wanted: Sequence[int]) -> Iterator[RolloutBatch]:
+        # Runs of steps from one source are read together, as that source reads best.
+        for step in wanted:
+            yield (kept if step in own else others).batch(step)
+
+    return Rollouts(
+        sorted(steps),
+        load,
+        sources=lambda s: (kept if s in own else others).sources(s),
+        answers=others.answers,
+    )
