@@ -7,13 +7,13 @@ was resident, `seconds` of processor time, and what the process wrote.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
 import signal
 import sys
 import tempfile
+import traceback
 import warnings
 from pathlib import Path
 
@@ -73,15 +73,18 @@ def main() -> None:
 
 def _be_the_child(ref: str, by_command: bool, folder: str, out: Path, err: Path) -> None:
     code = 70
-    with contextlib.suppress(BaseException):
+    try:
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-        signal.alarm(LIMIT_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_SECONDS, LIMIT_SECONDS))
+        signal.alarm(2 * LIMIT_SECONDS)  # of the clock: it may wait for something
         for path, number in ((out, 1), (err, 2)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
         command = ["investigate", ref, "--json", "--out", f"{folder}/incidents"]
         code = cli.main(command) if by_command else measure(ref)
-        sys.stdout.flush()
-        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)
 
 

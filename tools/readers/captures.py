@@ -144,6 +144,8 @@ def _load(step: int, files: Sequence[File], fields: Mapping[str, str]) -> Captur
     kept = {canonical: a for canonical, a in named.items() if canonical not in misshapen}
     left = {n for file in files for n in field_names(file)} - set(found.values())
     left |= {f"{found[c]} of shape {named[c].shape}" for c in misshapen}
+    if any(array.shape[1:] == (0,) for array in kept.values()):
+        raise UserError(f"`{files[0].name}` has no tokens")
     return Capture(
         step=step,
         arrays=kept,
