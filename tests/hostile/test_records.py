@@ -109,29 +109,30 @@ def test_the_command_on_odd_fields(record: Path, survive: Survive) -> None:
         assert '"outcome"' in survive(record, by_command=True).out
 
 
+KINDS = {"f4": "F32", "f8": "F64", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8",
+         "u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL"}  # fmt: skip
+NUMPY = {stored: layout for layout, stored in KINDS.items()}
+
+
 def tensors(path: Path) -> dict[str, Array]:
     """Arrays of a tensor file, by hand."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
-    kinds = {"F32": "<f4", "F64": "<f8", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1",
-             "BOOL": "?", "I8": "i1", "U64": "<u8", "I16": "<i2", "U16": "<u2", "U32": "<u4"}  # fmt: skip
     found = {}
     for name, entry in json.loads(data[8 : 8 + length]).items():
         if name != "__metadata__":
             first, end = (8 + length + place for place in entry["data_offsets"])
-            array = np.frombuffer(data[first:end], kinds[entry["dtype"]])
+            array = np.frombuffer(data[first:end], NUMPY[entry["dtype"]])
             found[name] = array.reshape(entry["shape"])
     return found
 
 
 def write(path: Path, arrays: Mapping[str, Array]) -> None:
-    kinds = {"f4": "F32", "f8": "F64", "f2": "F16", "i8": "I64", "i4": "I32", "u1": "U8",
-             "b1": "BOOL", "i1": "I8", "u8": "U64", "i2": "I16", "u2": "U16", "u4": "U32"}  # fmt: skip
     header, body = {}, b""
     for name, array in arrays.items():
         data = np.ascontiguousarray(array).tobytes()
         header[name] = {
-            "dtype": kinds[array.dtype.str[1:]],
+            "dtype": KINDS[array.dtype.str[1:]],
             "shape": list(array.shape),
             "data_offsets": [len(body), len(body) + len(data)],
         }
@@ -177,12 +178,16 @@ TOKENS: dict[str, Change] = {
     ),
     "one long row": one_long_row,
     "nothing in it": lambda a: {n: v[:0] for n, v in a.items()} | {"offsets": np.zeros(1, int)},
-    "rows without tokens": lambda a: {n: v[:0] for n, v in a.items()} | {"offsets": np.zeros(9, int)},
+    "rows without tokens": lambda a: {
+        **{n: v[:0] for n, v in a.items()}, "offsets": np.zeros(9, int),
+    },
     "engine offsets past the end": lambda a: {
         **a, "engine_token_id": a["token_id"], "engine_offsets": a["offsets"] * 7,
     },
     "two dimensions": lambda a: {n: v if n == "offsets" else v[None] for n, v in a.items()},
-    "arrays of other lengths": lambda a: {n: v if n in ("offsets", "token_id") else v[:-1] for n, v in a.items()},
+    "arrays of other lengths": lambda a: {
+        n: v if n in ("offsets", "token_id") else v[:-1] for n, v in a.items()
+    },
     "no sources that there are": all_to(77, "source"),
     "padding alone": all_to(0, "source"),
     "nothing trained": all_to(0, "loss_mask"),
