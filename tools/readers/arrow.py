@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from firstbad.tools.errors import UserError
 from firstbad.tools.run import FloatArray
 
 MAX_BYTES = 4 * 2**30
+_SMALL = 2**20
 MAX_ROWS = 20_000
 """Rows of one step that are read: above what any trainer generates at once."""
 MAX_TEXT_BYTES = 2**28
@@ -34,10 +35,13 @@ def open_parquet(path: Path, name: str) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise UserError(f"`{name}` is empty")
-        file = pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False)
-        if not _plausible(file.metadata, path.stat().st_size):
+        # Arrow looks for the footer in the last 64 KiB: of a small file it would read all twice.
+        source = pa.BufferReader(path.read_bytes()) if size <= _SMALL else pa.OSFile(str(path))
+        file = pq.ParquetFile(source, pre_buffer=False)
+        if not _plausible(file.metadata, size):
             raise UserError(f"`{name}` has a footer that does not fit the file")
         return file
     except (pa.ArrowException, OSError) as error:
@@ -160,17 +164,23 @@ def float_values(column: Any) -> FloatArray:
     return values
 
 
-def first_part(path: Path, name: str) -> tuple[Any, int]:
+def first_part(
+    path: Path, name: str, choose: Callable[[Any], list[str] | None] = lambda schema: None
+) -> tuple[Any, int]:
     """The table of a Parquet file up to MAX_ROWS rows and MAX_TEXT_BYTES, and how many rows it has.
+
+    `choose` names the columns that are read, of a schema; None: all of them.
 
     Raises:
         UserError: empty, cut off, or no Parquet file.
     """
     with _reading(path, name) as file:
         rows = int(file.metadata.num_rows)
+        columns = choose(file.schema_arrow)
         if rows <= MAX_ROWS and rows * stored_bytes(file) <= MAX_TEXT_BYTES:
-            return _whole(file), rows
-        return up_to(MAX_ROWS, file, portions(file)), rows
+            # One thread: these files are small, and a pool costs more than it saves.
+            return file.read(columns=columns, use_threads=False), rows
+        return up_to(MAX_ROWS, file, portions(file, columns)), rows
 
 
 def up_to(most_rows: int, file: Any, batches: Iterator[Any]) -> Any:
@@ -185,7 +195,7 @@ def up_to(most_rows: int, file: Any, batches: Iterator[Any]) -> Any:
         n_bytes += _unpacked_bytes(batch)
         if n_rows >= most_rows or n_bytes >= MAX_TEXT_BYTES:
             break
-    return pa.Table.from_batches(taken, file.schema_arrow)[:most_rows]
+    return pa.Table.from_batches(taken, taken[0].schema if taken else file.schema_arrow)[:most_rows]
 
 
 @contextmanager
@@ -202,11 +212,6 @@ def _reading(path: Path, name: str) -> Iterator[Any]:
         raise UserError(f"`{name}` cannot be read: {reason}") from None
     finally:
         file.close()
-
-
-def _whole(file: Any) -> Any:
-    # One thread: these files are small, and starting a pool costs more than it saves.
-    return file.read(use_threads=False)
 
 
 def stored_bytes(file: Any) -> int:
