@@ -15,11 +15,17 @@ from firstbad.agent.cli_base import Json, Out, say, say_json, tell
 if TYPE_CHECKING:
     from firstbad.agent.investigate import Finished, Waiting
 
+MOST_RUNS = 10
+"""Of one job: each is read in whole."""
+
 
 def investigate(
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN [COMPLAINT]", help="A run, and what was noticed, in quotes."),
+        typer.Argument(
+            metavar="RUN... [COMPLAINT]",
+            help="A run, reruns of it if there are, and what was noticed, in quotes.",
+        ),
     ] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Step at which it was noticed.")] = None,
     waive: Annotated[
@@ -51,13 +57,14 @@ def investigate(
     from firstbad.agent.screen import first_screen
     from firstbad.agent.waive import read_waivers
 
-    ref, complaint = split_arguments(args or [])
+    runs, complaint = split_arguments(args or [])
     waivers = read_waivers(waive or [])
     with _sigterm_stops():
         with watching() as on_progress:
             found: Finished | Waiting = work.investigate(
-                ref,
+                runs[0] if runs else None,
                 complaint,
+                replays=runs[1:],
                 step=step,
                 waivers=waivers,
                 out=out,
@@ -96,28 +103,30 @@ def _say_at_once(args: Sequence[str], resume: str | None) -> None:
         )
 
 
-def split_arguments(args: Sequence[str]) -> tuple[str | None, str]:
-    """The run and the complaint: what names a run comes first, one text may follow.
+def split_arguments(args: Sequence[str]) -> tuple[list[str], str]:
+    """The runs and the complaint: what names a run comes first, one text may follow.
 
     Raises:
-        UserError: several runs, or several texts.
+        UserError: several texts, or a run named twice, or more runs than are compared.
     """
     from firstbad.agent.runs import looks_like_run
     from firstbad.tools.errors import UserError
 
     if not args:
-        return None, ""
+        return [], ""
     runs = [args[0]]
     for text in args[1:]:
         if not text.strip() or not looks_like_run(text):
             break
         runs.append(text)
     texts = args[len(runs) :]
-    if len(runs) > 1:
-        raise UserError(f"one run at a time; these are {len(runs)}: {', '.join(runs)}")
+    if twice := next((run for run in runs if runs.count(run) > 1), None):
+        raise UserError(f"`{twice}` is named twice: name each run once")
+    if len(runs) > MOST_RUNS:
+        raise UserError(f"expected at most {MOST_RUNS} runs of one job, found {len(runs)}")
     if len(texts) > 1:
         raise UserError(f"put the complaint in quotes; found {len(texts)} texts after `{runs[0]}`")
-    return runs[0], texts[0] if texts else ""
+    return runs, texts[0] if texts else ""
 
 
 def _put(question: Any) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class IncidentRecord:
     waivers: tuple[Mapping[str, str], ...] = ()
     refusals: tuple[Mapping[str, Any], ...] = ()
     """What was not read, or a tool that was not run, and the layer that closed the way."""
+    replays: tuple[str, ...] = ()
+    """Further runs of the same job, wherever the next process is started."""
     reading: tuple[Mapping[str, str], ...] = ()
     """`code` and `text` of what was noticed while the run was opened."""
     schema: int = SCHEMA
@@ -111,7 +113,7 @@ class Incident:
             schema = raw.get("schema") if isinstance(raw, dict) else raw
             raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
-        if set(raw) != names and set(raw) != names - {"reading"}:
+        if not names - {"reading", "replays"} <= set(raw) <= names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
         from pydantic import TypeAdapter, ValidationError
 

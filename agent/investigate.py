@@ -49,6 +49,7 @@ def investigate(
     ref: str | None = None,
     complaint: str = "",
     *,
+    replays: Sequence[str] = (),
     step: int | None = None,
     waivers: Sequence[Waiver] = (),
     out: Path | None = None,
@@ -63,6 +64,7 @@ def investigate(
     Args:
         ref: the run, as a path or URI; None with `resume`.
         complaint: what the person noticed, in their words.
+        replays: further runs of the same job, to see whether they fail at the same place.
         step: the step they noticed it at; wins over the text.
         waivers: layers to go past although they have not passed.
         out: folder to put the incident folder into; default: under the home folder.
@@ -79,9 +81,9 @@ def investigate(
     if resume is None:
         if ref is None:
             raise UserError("which run? Give its folder or file: firstbad investigate RUN")
-        incident, run = _begin(ref, complaint, step, waivers, out, playbook or "crash")
+        incident, run = _begin(ref, replays, complaint, step, waivers, out, playbook or "crash")
     else:
-        if ref is not None or complaint or step is not None:
+        if ref is not None or replays or complaint or step is not None:
             raise UserError("--resume goes on with what was asked; give no run, complaint or step")
         if playbook is not None:
             raise UserError(
@@ -98,6 +100,7 @@ def investigate(
 
 def _begin(
     ref: str,
+    replays: Sequence[str],
     complaint: str,
     step: int | None,
     waivers: Sequence[Waiver],
@@ -107,13 +110,14 @@ def _begin(
     """Open the run and make the incident folder; nothing is written when the run can't be read."""
     loaded = load(playbook)
     check_waivers(waivers, loaded)
-    run = open_ref(ref)
+    run = open_ref(ref, replays=replays)
     said = read_complaint(complaint, step)
     lasting = playbook if playbook in shipped() else str(Path(playbook).resolve())
     incident = incidents.create(
         {
             "run": absolute(run.ref).encode("utf-8", "backslashreplace").decode("utf-8"),
             "run_at": absolute(ref),
+            "replays": [absolute(other) for other in replays],
             "framework": run.framework,
             "complaint": said.raw,
             "noticed_step": said.noticed_step,

@@ -41,7 +41,8 @@ class Nodes:
         if self.opened is not None:
             return self.opened
         try:
-            return open_ref(self.record.run_at, shown=self.record.run)
+            record = self.record
+            return open_ref(record.run_at, shown=record.run, replays=record.replays)
         except UserError as error:
             raise UserError(
                 f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,8 +54,8 @@ def absolute(ref: str) -> str:
     return f"{prefix}:{place.resolve()}" if prefix else str(place.resolve())
 
 
-def open_ref(ref: str, *, shown: str | None = None) -> Run:
-    """Open a run; `shown` is what memos call it.
+def open_ref(ref: str, *, shown: str | None = None, replays: Sequence[str] = ()) -> Run:
+    """Open a run; `shown` is what memos call it, `replays` are further runs of the same job.
 
     Raises:
         UserError: there is none, or no reader knows it.
@@ -69,6 +70,7 @@ def open_ref(ref: str, *, shown: str | None = None) -> Run:
         shown = ref
     if shown is not None:
         run.ref = shown
+    run.replays = tuple(open_ref(other) for other in replays)
     return run
 
 

@@ -163,7 +163,7 @@ def _opened(incident: Incident, record: IncidentRecord, run: str | None) -> Run:
         UserError: it can't be read there; the text says how to name another place.
     """
     try:
-        return open_ref(run or record.run_at, shown=record.run)
+        return open_ref(run or record.run_at, shown=record.run, replays=record.replays)
     except UserError as error:
         if run is not None:
             raise

@@ -437,6 +437,8 @@ class Run:
     """Framework version, where a file states it."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
+    replays: tuple[Run, ...] = ()
+    """Other runs of the same job that the user named beside this one."""
 
     def fresh_at(self, step: int) -> bool:
         """Whether the rollouts of a step were generated for it, not kept from an earlier step.

@@ -21,6 +21,7 @@ from firstbad.agent.memo.head import FirstPage, first_page
 from firstbad.agent.memo.plots import LEAD, build_plots
 from firstbad.agent.memo.record import (
     READS_TEXT,
+    both_sides,
     evidence_view,
     focus,
     focus_title,
@@ -168,7 +169,7 @@ def _view(
         focus_title=focus_title(verdict),
         focus=tuple(
             listed[id_]
-            for id_ in cited
+            for id_ in dict.fromkeys((*cited, *(both_sides(evidence) if cited else ())))
             if id_ in listed
             and evidence[id_].tool != READS_TEXT
             and evidence[id_].status == "measured"

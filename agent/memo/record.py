@@ -18,6 +18,8 @@ from firstbad.tools.run import Run
 
 READS_TEXT = "read_rollouts"
 """The tool whose table holds rollouts before and after."""
+BOTH_SIDES = ("compare_states", "classify_reproduction")
+"""Tools whose tables are shown whatever led: what was captured, and where reruns fail."""
 ROLLOUT = 1200
 """Longest rollout shown."""
 PAIRS = 4
@@ -26,6 +28,11 @@ SIDES = ("before", "first"), ("after", "last")
 """Beginnings of the columns with text, of the earlier and of the later side."""
 ALL_ROWS = 200
 """Rows of a table in the list of evidence (HTML)."""
+
+
+def both_sides(evidence: Mapping[str, Evidence]) -> tuple[str, ...]:
+    """Ids of the evidence on both sides of the change."""
+    return tuple(id_ for id_, e in evidence.items() if e.tool in BOTH_SIDES and e.tables)
 
 
 def focus(verdict: Verdict) -> tuple[str, ...]:
@@ -164,13 +171,19 @@ def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
             for name, value in (found.metrics or {}).items()
         ),
         focus_grids=tuple(
-            grid(table, around, is_bad=is_bad, most=10 if is_step(table.columns[0]) else 8)
-            for table in tables
+            grid(table, around, is_bad=is_bad, most=_most(found, table)) for table in tables
         ),
         grids=tuple(grid(table, around, is_bad=is_bad, most=ALL_ROWS) for table in tables),
         reads=reads(found.sources),
         command=one_line(tool_command(found.tool, verdict.run, found.args)),
     )
+
+
+def _most(found: Evidence, table: Table) -> int:
+    """Rows that are shown where the evidence is told in full."""
+    if found.tool in BOTH_SIDES:
+        return 30
+    return 10 if is_step(table.columns[0]) else 8
 
 
 def _setting(name: str, value: Scalar) -> str:

@@ -360,18 +360,37 @@ def test_names_and_words_that_are_not_unicode_are_shown_escaped(
 @pytest.mark.parametrize(
     ("args", "run", "complaint"),
     [
-        ([], None, ""),
-        (["runs/heron"], "runs/heron", ""),
-        (["runs/heron", "reward fell"], "runs/heron", "reward fell"),
-        (["heron", "collapsed"], "heron", "collapsed"),
-        (["trl:heron", "奖励/回报下降"], "trl:heron", "奖励/回报下降"),
-        (["mlflow:abc123"], "mlflow:abc123", ""),
-        (["heron", "NaN/Inf"], "heron", "NaN/Inf"),
-        (["heron", "kl:exploded"], "heron", "kl:exploded"),
+        ([], [], ""),
+        (["runs/heron"], ["runs/heron"], ""),
+        (["runs/heron", "reward fell"], ["runs/heron"], "reward fell"),
+        (["heron", "collapsed"], ["heron"], "collapsed"),
+        (["trl:heron", "奖励/回报下降"], ["trl:heron"], "奖励/回报下降"),
+        (["mlflow:abc123"], ["mlflow:abc123"], ""),
+        (["heron", "NaN/Inf"], ["heron"], "NaN/Inf"),
+        (["heron", "kl:exploded"], ["heron"], "kl:exploded"),
+        (["heron", "./otter", "rec:wren"], ["heron", "./otter", "rec:wren"], ""),
+        (["heron", "./otter", "fell twice"], ["heron", "./otter"], "fell twice"),
     ],
 )
-def test_run_and_complaint_are_told_apart(args: list[str], run: str | None, complaint: str) -> None:
+def test_runs_and_complaint_are_told_apart(args: list[str], run: list[str], complaint: str) -> None:
     assert cli_investigate.split_arguments(args) == (run, complaint)
+
+
+def test_reruns_are_kept_with_the_incident_and_read_again(
+    fb: Fb, make_run: MakeRun, book: str
+) -> None:
+    run, other = make_run("heron", judged=3), make_run("otter", judged=3)
+    code, out, _ = fb("investigate", run, other, "fell at 4", "--playbook", book, "--json")
+    assert code == 1
+    made = json.loads(out)["incident"]
+    (found,) = [i for i in incident.listing() if i.id == made]
+    assert found.record().replays == (str(other),)
+    assert fb("verify", made)[0] == 0
+    others = [make_run(f"run{i}") for i in range(11)]
+    code, _, err = fb("investigate", *others)
+    assert (code, err) == (2, "firstbad: expected at most 10 runs of one job, found 11\n")
+    code, _, err = fb("investigate", run, other, run)
+    assert (code, err) == (2, f"firstbad: `{run}` is named twice: name each run once\n")
 
 
 def test_demo_shows_a_shipped_run_and_ends_well(

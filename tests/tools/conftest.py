@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pytest
 
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.flight import Flight, FlightStep
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import (
     Capture,
@@ -564,7 +565,14 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    return simulate(6, dumps=12, checkpoints=tuple(saved))
+    kept = {30: FlightStep(30, kept="last_good"), 31: FlightStep(31, kept="first_bad")}
+    return simulate(
+        6,
+        dumps=12,
+        checkpoints=tuple(saved),
+        flight=Flight(list(kept), kept.__getitem__),
+        replays=(simulate(7),),
+    )
 
 
 @pytest.fixture(name="words", scope="session")

@@ -20,8 +20,13 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
-"""The demo has neither optimizer states nor weights."""
+WITHOUT_DATA = (
+    "check_stored_weights",
+    "classify_reproduction",
+    "compare_states",
+    "find_still_parameters",
+)
+"""The demo has neither optimizer states nor weights, no rerun, and no alarm of a recorder."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:

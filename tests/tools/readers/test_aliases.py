@@ -26,7 +26,8 @@ WANTED = (
     "ratio_min", "ratio_mean", "grad_norm_preclip", "learning_rate", "loss",
     "policy_loss", "logprob_diff_sequence", "engine_kl", "prob_diff_mean",
     "logprob_diff_mean", "logprob_diff_max", "is_ratio_mean", "is_ratio_max", "is_ratio_min",
-    "step_time", "gpu_util", "staleness", "num_tokens", "trained_tokens_mean",
+    "step_time", "gpu_util", "throughput", "phase_seconds/<f>", "staleness",
+    "num_tokens", "trained_tokens_mean",
     "advantage_abs_mean", "epoch", "entropy_coef", "tool_call_rate", "tool_failure_rate",
 )  # fmt: skip
 
