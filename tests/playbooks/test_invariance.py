@@ -24,7 +24,8 @@ def verdict(folder: Path, out: Path) -> Verdict:
     done = investigate(str(folder), out=out)
     assert isinstance(done, Finished)
     leading = done.verdict.leading
-    return done.verdict.outcome, leading and leading.cause, done.verdict.first_bad.first_bad
+    cause = None if leading is None else leading.cause
+    return done.verdict.outcome, cause, done.verdict.first_bad.first_bad
 
 
 @pytest.fixture(scope="module")
