@@ -150,18 +150,14 @@ def safetensors(path: Path, header: Header, length: int | None = None) -> None:
 
 @pytest.mark.parametrize("name", SAFETENSORS)
 def test_safetensors(run: Path, survive: Callable[..., Any], name: str) -> None:
+    """As a dump, and as the weights of checkpoints."""
     safetensors(run / "batch_dumps" / "step_00009.safetensors", *SAFETENSORS[name])
+    for step in (10, 20, 60):
+        safetensors(run / f"checkpoint-{step}" / "model.safetensors", *SAFETENSORS[name])
     answer = survive(run)
     assert answer.code == 0
     assert answer.told["errors"] == []
     assert answer.told["steps"][2] in (2, 3)
-
-
-@pytest.mark.parametrize("name", SAFETENSORS)
-def test_weights(run: Path, left_out: LeftOut, name: str) -> None:
-    for step in (10, 20, 60):
-        safetensors(run / f"checkpoint-{step}" / "model.safetensors", *SAFETENSORS[name])
-    left_out()
 
 
 def test_a_sound_file_is_still_read(run: Path, left_out: LeftOut) -> None:

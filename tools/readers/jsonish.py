@@ -50,7 +50,7 @@ def _whole_characters(text: str) -> str:
     """JSON text whose halves of surrogate pairs, which no file can hold, are replaced."""
     if not _HALF.search(text):
         return text
-    return _ESCAPES.sub(lambda found: r"\ufffd" if len(found[0]) == 6 else found[0], text)
+    return _ESCAPES.sub(lambda found: "?" if len(found[0]) == 6 else found[0], text)
 
 
 def loads(text: str) -> Any:
