@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Literal
 
@@ -17,28 +18,43 @@ NEARLY = 0.15
 """Difference of likeness to the gold answers below which two extractors look alike."""
 LONGEST = 20_000
 """Characters of a completion that are looked at: its end, where answers stand."""
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
-_STRICT = re.compile(
-    r"^\s*<think>.*?</think>\s*<answer>(.*?)</answer>\s*$", re.IGNORECASE | re.DOTALL
-)
+# Completions may be made to be slow: no pattern looks for its end from each place where it begins.
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_STRICT = re.compile(r"</think>\s*<answer>", re.IGNORECASE)
+_OPEN, _CLOSE = "<think>", "</answer>"
 _HASHES = re.compile(r"####\s*(.+)")
-_SAID = re.compile(r"(?:final answer|answer)\s*(?:is\s*:?|:|=)\s*(.+)", re.IGNORECASE)
+_SAID = re.compile(r"(?:final answer|answer)\s*(?:is(?:\s*:)?|:|=)\s*(.+)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
+def _tags(text: str) -> Iterator[str]:
+    """What stands between an opening tag and the next closing one."""
+    begin = -1
+    for mark in _TAG.finditer(text):
+        if not mark[1]:
+            begin = mark.end() if begin < 0 else begin
+        elif begin >= 0:
+            yield text[begin : mark.start()]
+            begin = -1
+
+
 def _tag(text: str) -> str | None:
-    found = _TAG.findall(text)
-    return found[-1] if found else None
+    return next(iter(deque(_tags(text), maxlen=1)), None)
 
 
 def _first_tag(text: str) -> str | None:
-    found = _TAG.search(text)
-    return found[1] if found else None
+    return next(_tags(text), None)
 
 
 def _strict(text: str) -> str | None:
-    found = _STRICT.match(text)
-    return found[1] if found and found[1].lower().count("<answer>") == 0 else None
+    """The answer of a text that is thoughts and an answer, each in its tags, and nothing else."""
+    text = text.strip()
+    low = text.lower()
+    between = _STRICT.search(text, len(_OPEN))
+    if not (between and low.startswith(_OPEN) and low.endswith(_CLOSE)):
+        return None
+    answer = text[between.end() : -len(_CLOSE)]
+    return answer if "<answer>" not in answer.lower() else None
 
 
 def _boxed(text: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from firstbad.tools.evidence import Source
 
+_LARGEST = 1e300
 Kept = Literal["last_good", "first_bad", "after", "baseline", "call"]
 
 
@@ -236,5 +237,4 @@ class Flight:
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    number = float(value)
-    return number if abs(number) < float("inf") else None
+    return float(value) if abs(value) < _LARGEST else None  # NaN is not below it

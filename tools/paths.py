@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
@@ -27,6 +28,8 @@ _MAY_HOLD = frozenset(
     )
 )
 _LONGEST_NOTE = 1_000
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+"""Line ends and other controls, and what stands for bytes that are no UTF-8."""
 _NUMBER = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
@@ -39,6 +42,11 @@ def digest_file(path: Path) -> str:
     """The digest of a file, read in pieces."""
     with path.open("rb") as file:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written in a line: in Linux it may be any bytes."""
+    return not _UNPRINTABLE.search(name)
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,10 @@ class Root:
         name = file if isinstance(file, str) else file.name
         path = self.inside(name)
         try:
-            size = path.stat().st_size
+            about = path.stat()
+            if not S_ISREG(about.st_mode):  # a pipe would be waited for
+                raise UserError(f"`{name}` is no file")
+            size = about.st_size
             if size > limit:
                 raise UserError(
                     f"`{name}` has {size / 2**20:,.0f} MiB, more than {limit / 2**20:,.0f} MiB"
@@ -189,6 +200,9 @@ class Root:
             return
         for entry in entries:
             child = f"{name}/{entry.name}" if name else entry.name
+            if not is_text(entry.name):
+                self.note("file_refused", f"{child!a} is no name in one line of UTF-8: not read")
+                continue
             try:
                 path = self.inside(child) if entry.is_symlink() else Path(entry.path)
                 if entry.is_dir():

@@ -217,8 +217,11 @@ class _Spread:
             rows.spread(rows.total)[use] * np.sqrt(rows.size / np.maximum(rows.size - 1, 1))[use]
         )
         self.std_is_global: bool | None = None
-        """Whether the logged spread fits the batch's better than the mean of the groups'."""
-        if use.sum() >= 5:
+        """Whether the logged spread fits the batch's better than the mean of the groups'.
+
+        None where the two are the same, as with one group a step.
+        """
+        if use.sum() >= 5 and not np.allclose(overall, within[use], rtol=1e-6):
             apart = (np.abs(std[use] - fits).mean() for fits in (overall, within[use]))
             self.std_is_global = bool(next(apart) < next(apart))
 

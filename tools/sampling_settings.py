@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Run
+from firstbad.tools.run import LARGEST_SETTING, Run
 from firstbad.tools.segments import stated_from
 
 OFF: dict[str, tuple[float, float]] = {
@@ -86,4 +86,4 @@ def check_sampling_settings(run: Run) -> Measured[SamplingSettings]:
 def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    return float(value) if abs(value) < LARGEST_SETTING else None

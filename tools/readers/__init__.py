@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstbad.tools.errors import UserError
+from firstbad.tools.paths import is_text
 from firstbad.tools.readers import printed, recorder, table, tensorboard, trl
 from firstbad.tools.run import Run
 
@@ -111,11 +112,15 @@ def _recognised(path: Path) -> bool:
 
 def _existing(text: str) -> Path:
     path = Path(text).expanduser()
+    if not is_text(text):
+        raise UserError(f"{text!a} is no name in one line of UTF-8: give it another")
     try:
         if path.exists():
             if f"{path.resolve()}/".startswith(_SYSTEM):
                 raise UserError(f"`{text}` is the system's own: no run lies there")
-            return path
+            if path.is_dir() or path.is_file():
+                return path
+            raise UserError(f"`{text}` is neither a file nor a folder")
     except (OSError, ValueError):
         pass
     raise UserError(f"`{text}` does not exist")

@@ -10,7 +10,7 @@ from functools import cached_property
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.arrow import open_parquet
+from firstbad.tools.readers.arrow import open_parquet, read_parquet
 from firstbad.tools.readers.rows import ALL_SUFFIXES, NOT_TABLES, Row, first_rows, read_rows
 from firstbad.tools.readers.texts import answer_text, canonical_text, column_texts
 from firstbad.tools.run import RolloutBatch
@@ -107,11 +107,10 @@ def _row_pairs(rows: Iterable[Row]) -> Iterator[tuple[str, str | None]]:
 
 
 def _parquet_pairs(file: File) -> Iterator[tuple[str, str | None]]:
-    opened = open_parquet(file.path, file.name)
-    names = opened.schema_arrow.names
+    names = open_parquet(file.path, file.name).schema_arrow.names
     prompt, gold = _first(names, PROMPT), _first(names, GOLD)
     if prompt and gold:
-        table = opened.read(columns=[prompt, gold])
+        table = read_parquet(file.path, file.name, [prompt, gold])
         answers = (answer_text(value) for value in table.column(gold).to_pylist())
         yield from zip(column_texts(table.column(prompt)), answers, strict=True)
 

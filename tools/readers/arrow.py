@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,38 +13,118 @@ from firstbad.tools.errors import UserError
 from firstbad.tools.run import FloatArray
 
 MAX_BYTES = 4 * 2**30
+_SMALL = 2**20
 MAX_ROWS = 20_000
 """Rows of one step that are read: above what any trainer generates at once."""
-MAX_TEXT_BYTES = 2**30
-_SOME_ROWS = 64
+MAX_TEXT_BYTES = 2**28
+"""Of one step, as it unpacks."""
+MAX_TABLE_BYTES = 2**27
+"""Of a whole table that is turned into Python values, as it unpacks."""
+PORTION_BYTES, _LARGE_PORTION_BYTES = 2**25, 2**29
+_MOST_PORTIONS = 4_000
+"""More of them take long, so that they may be larger."""
 
 
 def open_parquet(path: Path, name: str) -> Any:
     """A `ParquetFile`, its footer read.
 
     Raises:
-        UserError: empty, cut off, or no Parquet file.
+        UserError: empty, cut off, no Parquet file, or one whose footer can't be believed.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise UserError(f"`{name}` is empty")
-        return pq.ParquetFile(pa.OSFile(str(path)), pre_buffer=False)
+        # Arrow looks for the footer in the last 64 KiB: of a small file it would read all twice.
+        source = pa.BufferReader(path.read_bytes()) if size <= _SMALL else pa.OSFile(str(path))
+        file = pq.ParquetFile(source, pre_buffer=False)
+        if not _plausible(file.metadata, size):
+            raise UserError(f"`{name}` has a footer that does not fit the file")
+        return file
     except (pa.ArrowException, OSError) as error:
         reason = str(error).split("\n", 1)[0][:120]
         raise UserError(f"`{name}` is no readable Parquet file: {reason}") from None
 
 
-def read_parquet(path: Path, name: str, columns: list[str] | None = None) -> Any:
-    """The table of a Parquet file.
+def _plausible(footer: Any, file_bytes: int) -> bool:
+    """Whether sizes and counts agree with each other: memory is set aside by them."""
+    if footer.num_rows < 0:
+        return False
+    rows = 0
+    for i in range(footer.num_row_groups):
+        group = footer.row_group(i)
+        packed = unpacked = 0
+        for j in range(group.num_columns):
+            chunk = group.column(j)
+            packed += chunk.total_compressed_size
+            unpacked += chunk.total_uncompressed_size
+            if min(chunk.total_compressed_size, chunk.total_uncompressed_size) < 0:
+                return False
+        # What compression adds to small or random data is a hundredth at most.
+        if packed > file_bytes or packed > 1.1 * unpacked + 4096 * group.num_columns:
+            return False
+        if group.total_byte_size < unpacked // 2:
+            return False
+        rows += group.num_rows
+    return bool(rows == footer.num_rows)
+
+
+def read_parquet(
+    path: Path, name: str, columns: list[str] | None = None, *, most_bytes: int = MAX_TABLE_BYTES
+) -> Any:
+    """The table of a Parquet file, or these columns of it.
 
     Raises:
-        UserError: empty, cut off, or no Parquet file.
+        UserError: empty, cut off, no Parquet file, or one that unpacks to more than `most_bytes`.
     """
+    import pyarrow as pa
+
     with _reading(path, name) as file:
-        return _whole(file, columns)
+        taken: list[Any] = []
+        n_bytes = 0
+        for batch in portions(file, columns):
+            taken.append(batch)
+            n_bytes += _unpacked_bytes(batch)
+            if n_bytes > most_bytes:
+                raise UserError(f"`{name}` unpacks to more than {most_bytes / 2**20:,.0f} MiB")
+        schema = file.schema_arrow
+        if columns is not None:
+            schema = pa.schema([schema.field(column) for column in columns])
+        return pa.Table.from_batches(taken, taken[0].schema if taken else schema)
+
+
+def portions(
+    file: Any, columns: Sequence[str] | None = None, row_groups: Sequence[int] | None = None
+) -> Iterator[Any]:
+    """Record batches of an open file, each of so few rows that it is small in memory.
+
+    A few kilobytes can stand for gigabytes of equal texts; no row unpacks to more than all that is
+    stored of a row group, though.
+    """
+    widest = max(1, *(_row_bytes(file, i) for i in range(file.metadata.num_row_groups)), 1)
+    some = min(file.metadata.num_rows // _MOST_PORTIONS, _LARGE_PORTION_BYTES // widest)
+    rows = max(1, min(2**16, max(PORTION_BYTES // widest, some)))
+    more: dict[str, Any] = {} if row_groups is None else {"row_groups": list(row_groups)}
+    names = None if columns is None else list(columns)
+    return iter(file.iter_batches(batch_size=rows, columns=names, use_threads=False, **more))
+
+
+def _row_bytes(file: Any, group: int) -> int:
+    """Most bytes that one row of a row group may unpack to."""
+    chunks = file.metadata.row_group(group)
+    total = 0
+    for i in range(chunks.num_columns):
+        chunk = chunks.column(i)
+        if file.schema.column(i).max_repetition_level:
+            total += max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
+        elif chunk.physical_type == "BYTE_ARRAY":
+            total += int(chunk.total_uncompressed_size)
+        else:
+            total += 16
+    return total
 
 
 def column_values(column: Any) -> list[object]:
@@ -84,30 +164,38 @@ def float_values(column: Any) -> FloatArray:
     return values
 
 
-def first_part(path: Path, name: str) -> tuple[Any, int]:
+def first_part(
+    path: Path, name: str, choose: Callable[[Any], list[str] | None] = lambda schema: None
+) -> tuple[Any, int]:
     """The table of a Parquet file up to MAX_ROWS rows and MAX_TEXT_BYTES, and how many rows it has.
 
-    A few kilobytes can stand for gigabytes of equal texts, so size is counted as it unpacks.
+    `choose` names the columns that are read, of a schema; None: all of them.
 
     Raises:
         UserError: empty, cut off, or no Parquet file.
     """
-    import pyarrow as pa
-
     with _reading(path, name) as file:
         rows = int(file.metadata.num_rows)
-        # No row unpacks to more than all that is stored.
-        if rows <= MAX_ROWS and rows * _packed_bytes(file) <= MAX_TEXT_BYTES:
-            return _whole(file), rows
-        taken: list[Any] = []
-        n_rows = n_bytes = 0
-        for batch in file.iter_batches(batch_size=_SOME_ROWS, use_threads=False):
-            taken.append(batch)
-            n_rows += batch.num_rows
-            n_bytes += sum(_unpacked_bytes(column) for column in batch.columns)
-            if n_rows >= MAX_ROWS or n_bytes >= MAX_TEXT_BYTES:
-                break
-        return pa.Table.from_batches(taken, file.schema_arrow), rows
+        columns = choose(file.schema_arrow)
+        if rows <= MAX_ROWS and rows * stored_bytes(file) <= MAX_TEXT_BYTES:
+            # One thread: these files are small, and a pool costs more than it saves.
+            return file.read(columns=columns, use_threads=False), rows
+        return up_to(MAX_ROWS, file, portions(file, columns)), rows
+
+
+def up_to(most_rows: int, file: Any, batches: Iterator[Any]) -> Any:
+    """A table of record batches of an open file, up to so many rows and MAX_TEXT_BYTES."""
+    import pyarrow as pa
+
+    taken: list[Any] = []
+    n_rows = n_bytes = 0
+    for batch in batches:
+        taken.append(batch)
+        n_rows += batch.num_rows
+        n_bytes += _unpacked_bytes(batch)
+        if n_rows >= most_rows or n_bytes >= MAX_TEXT_BYTES:
+            break
+    return pa.Table.from_batches(taken, taken[0].schema if taken else file.schema_arrow)[:most_rows]
 
 
 @contextmanager
@@ -116,7 +204,7 @@ def _reading(path: Path, name: str) -> Iterator[Any]:
 
     file = open_parquet(path, name)
     try:
-        if _packed_bytes(file) > MAX_BYTES:
+        if stored_bytes(file) > MAX_BYTES:
             raise UserError(f"`{name}` unpacks to more than {MAX_BYTES / 2**30:.0f} GiB")
         yield file
     except (pa.ArrowException, OSError) as error:
@@ -126,17 +214,17 @@ def _reading(path: Path, name: str) -> Iterator[Any]:
         file.close()
 
 
-def _whole(file: Any, columns: list[str] | None = None) -> Any:
-    # One thread: these files are small, and starting a pool costs more than it saves.
-    return file.read(columns=columns, use_threads=False)
-
-
-def _packed_bytes(file: Any) -> int:
+def stored_bytes(file: Any) -> int:
+    """Bytes of all columns before compression, as the footer says."""
     groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
     return sum(int(group.total_byte_size) for group in groups)
 
 
-def _unpacked_bytes(column: Any) -> int:
+def _unpacked_bytes(batch: Any) -> int:
+    return sum(_column_bytes(column) for column in batch.columns)
+
+
+def _column_bytes(column: Any) -> int:
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):

@@ -105,5 +105,5 @@ def _settings(file: EventFile, tag: str) -> dict[str, object]:
 
 def _begun(file: File) -> tuple[int, str]:
     """Event files carry the time of their beginning in their name."""
-    match = re.search(r"tfevents\.(\d+)", file.name)
+    match = re.search(r"tfevents\.(\d{1,18})", file.name)
     return (int(match[1]) if match else 0), file.name

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.jsonish import decode
 from firstbad.tools.readers.tensors import SUFFIXES, Array, field_names, joined, read_arrays
+from firstbad.tools.readers.yamlish import parse_yaml
 from firstbad.tools.run import Capture, Captures
 
 # Canonical name -> what dumps call it; of several in one file the first counts.
@@ -48,7 +48,11 @@ _NAMES = {spelling: name for name, spellings in FIELDS.items() for spelling in s
 _ELSEWHERE = re.compile(
     r"(^|/)(completions|checkpoint-\d+|data|datasets?|tokenizer|tb|runs|wandb|rollouts)(/|$)"
 )
-_STEP = (re.compile(r"step[^0-9]{0,3}(\d+)", re.I), re.compile(r"(\d+)(?!.*\d)"))
+_STEP = (
+    re.compile(r"step[^0-9]{0,3}(\d{1,15})(?!\d)", re.I),
+    re.compile(r"(?<!\d)(\d{1,15})(?!.*\d)"),
+)
+"""Numbers of more digits are no steps, here and wherever one is read."""
 
 
 def capture_folders(root: Root) -> dict[str, list[File]]:
@@ -109,12 +113,7 @@ def _user_fields(root: Root) -> dict[str, str]:
     data = None if file is None else root.try_read(file, 2**20)
     if data is None:
         return {}
-    import yaml
-
-    try:
-        value = yaml.safe_load(decode(data)[0])
-    except (yaml.YAMLError, RecursionError):
-        raise UserError("`firstbad.yaml` is not YAML") from None
+    value = parse_yaml(data, "firstbad.yaml")
     fields = value.get("capture_fields") if isinstance(value, dict) else None
     if fields is None:
         return {}
@@ -134,7 +133,7 @@ def _load(step: int, files: Sequence[File], fields: Mapping[str, str]) -> Captur
     Raises:
         UserError: a file cannot be read.
     """
-    read = [read_arrays(file) for file in files]
+    read = [read_arrays(file, lambda name: _canonical(name, fields) is not None) for file in files]
     arrays = _together([arrays for arrays, _ in read], fields)
     stored = {name: dtype for _, dtypes in reversed(read) for name, dtype in dtypes.items()}
     found = _found(arrays, fields)
@@ -143,8 +142,10 @@ def _load(step: int, files: Sequence[File], fields: Mapping[str, str]) -> Captur
         named["advantage"] = named["advantage"][:, 0]
     misshapen = _misshapen(named)
     kept = {canonical: a for canonical, a in named.items() if canonical not in misshapen}
-    left = [name for name in arrays if name not in found.values()]
-    left += [f"{found[c]} of shape {named[c].shape}" for c in misshapen]
+    left = {n for file in files for n in field_names(file)} - set(found.values())
+    left |= {f"{found[c]} of shape {named[c].shape}" for c in misshapen}
+    if any(array.shape[1:] == (0,) for array in kept.values()):
+        raise UserError(f"`{files[0].name}` has no tokens")
     return Capture(
         step=step,
         arrays=kept,
@@ -198,8 +199,9 @@ def _misshapen(named: Mapping[str, Array]) -> list[str]:
     """Arrays that do not have the rows and tokens that most of the others have."""
     shapes = Counter(a.shape for n, a in named.items() if n not in _OF_PROMPT and a.ndim == 2)
     if not shapes:
-        return []
-    usual = named["token_id"].shape if "token_id" in named else shapes.most_common(1)[0][0]
+        return list(named)
+    ids = named.get("token_id")
+    usual = ids.shape if ids is not None and ids.ndim == 2 else shapes.most_common(1)[0][0]
     wrong = []
     for name, array in named.items():
         if name == "advantage" and array.shape == usual[:1]:

@@ -22,7 +22,7 @@ from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
 EVALUATION = "evaluation"
 """Code of the note on rollouts that no step was trained on."""
-_NAME = r"(?:.*/)?completions/[^/]*?(\d+)\.parquet"
+_NAME = r"(?:.*/)?completions/[^/]*?(?<!\d)(\d{1,15})\.parquet"
 _MIN_BYTES = 12  # magic, footer length, magic
 _UNREADABLE = (UserError, ValueError, NotImplementedError)
 """Arrow's errors are of the latter two kinds."""
@@ -108,7 +108,7 @@ class _Completions:
         """The table of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table, rows = first_part(file.path, file.name)
+            table, rows = first_part(file.path, file.name, _used)
         except _UNREADABLE as error:
             return error
         names = tuple(table.schema.names)
@@ -202,6 +202,24 @@ class _Completions:
             if name.lower() in GOLD and not pa.types.is_floating(table.schema.field(name).type):
                 return [answer_text(value) for value in table.column(name).to_pylist()]
         return self._answers.of(prompts, _last_messages(table, prompts))
+
+
+def _used(schema: Any) -> list[str] | None:
+    """Columns that are read: texts that nobody asks for may be the largest part of a file."""
+    import pyarrow as pa
+
+    names = list(schema.names)
+    if repeated(names):
+        return None
+    known = {"prompt", "completion", *GOLD}
+    large = (pa.types.is_nested, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
+    return [
+        field.name
+        for field in schema
+        if field.name.lower() in known
+        or field.name in _ADVANTAGE
+        or not any(kind(field.type) for kind in large)
+    ]
 
 
 def _holds_scores(kind: Any) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.jsonish import decode, flatten, parse_object
+from firstbad.tools.readers.jsonish import flatten, parse_object
+from firstbad.tools.readers.yamlish import parse_yaml
 from firstbad.tools.run import TRAINER_KEYS, Config
 
 _ARGS = (
@@ -79,7 +80,7 @@ def checkpoint_folders(root: Root) -> list[str]:
     found = {
         int(match[1]): match[0]
         for file in root.files
-        if (match := re.match(r"checkpoint-(\d+)(?=/)", file.name))
+        if (match := re.match(r"checkpoint-(\d{1,15})(?=/)", file.name))
     }
     return [found[step] for step in sorted(found)]
 
@@ -98,12 +99,7 @@ def _object(root: Root, file: File) -> dict[str, object] | None:
 
 
 def _yaml(data: bytes, name: str) -> dict[str, object]:
-    import yaml
-
-    try:
-        value = yaml.safe_load(decode(data)[0])
-    except (yaml.YAMLError, RecursionError):
-        raise UserError(f"`{name}` is not YAML") from None
+    value = parse_yaml(data, name)
     if not isinstance(value, dict):
         raise UserError(f"`{name}` holds no settings")
     # W&B wraps each setting: {"lr": {"value": 1e-6}}.

@@ -31,13 +31,12 @@ _NOT_LOGS = re.compile(
     re.I,
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
-_PROGRESS = re.compile(r"\b(\d+)/(\d+) \[\d+:\d+")
-_SEGMENT = re.compile(r"\bstart segment (\d+)/(\d+)\s*:?\s*(.*)")
-_SETTING = re.compile(r"(\S+?)=(\S+)")
-_CONTINUED = re.compile(r"\bContinuing training from global step (\d+)")
+_PROGRESS = re.compile(r"\b(\d{1,15})/(\d{1,15}) \[\d+:\d+")
+_SEGMENT = re.compile(r"\bstart segment (\d{1,15})/(\d+)\s*:?\s*(.*)")
+_CONTINUED = re.compile(r"\bContinuing training from global step (\d{1,15})\b")
 _GOES_BACK = "step goes back"
 _MAX_RESUMES = 10
-_PROCESS = re.compile(r"^\([^)]*pid=\d+[^)]*\) ?")
+_PROCESS = re.compile(r"^\([^)]{0,200}pid=\d+[^)]{0,200}\) ?")
 _FINISHED = re.compile(r"\btraining (?:finished|completed)\b", re.I)
 
 
@@ -183,7 +182,8 @@ class _Reader:
 
     def _segment(self, number: int, text: str) -> None:
         self.is_log = True
-        settings = dict(_SETTING.findall(text))
+        words = [word.partition("=") for word in text.split()]
+        settings = {name: value for name, _, value in words if name and value}
         resumed = settings.pop("resume", "no")
         if number > 1 or resumed.lower() not in ("no", "none", "false"):
             self._wait("resume", f"start segment {number}: {text}")

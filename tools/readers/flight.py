@@ -30,11 +30,14 @@ from firstbad.tools.readers.ragged import read_ragged
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
 from firstbad.tools.readers.rows import rollout_rows
+from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts
 
 _STEP = re.compile(r"steps/(\d{1,15})/([^/]+)")
 _MAX_BYTES = 64 * 2**20
 _MAX_ROWS = 100_000
+_LARGEST = 1e300
+"""Of numbers that are read as such."""
 _BLANKS: Mapping[str, object] = {"name": "", "place": "", "trainer": None, "engine": None}
 """What fields that must be there are when a row lacks them."""
 _T = TypeVar("_T")
@@ -91,9 +94,9 @@ def read_flight(
         syncs=sorted(syncs, key=lambda s: s.step),
         probes=probes,
         requested=_object(about, "requested"),
-        versions={k: str(v) for k, v in _object(about, "versions").items()},
-        device=about.get("device") if isinstance(about.get("device"), str) else None,
-        environment={k: str(v) for k, v in _object(about, "environment").items()},
+        versions={k: as_text(v) for k, v in _object(about, "versions").items()},
+        device=as_text(about["device"]) if isinstance(about.get("device"), str) else None,
+        environment={k: as_text(v) for k, v in _object(about, "environment").items()},
         sources=lambda step: [root.source(f, "record") for f in steps[step].values()],
         run_sources=[root.source(file, "record") for file in sources],
     )
@@ -140,7 +143,7 @@ def _batch(
 def _capture(root: Root, step: int, file: File, files: Mapping[str, File]) -> Capture:
     capture = read_ragged(step, file)
     said = _json(root, files.get("step.json")).get("compute_dtypes")
-    computed = {k: str(v) for k, v in said.items()} if isinstance(said, dict) else {}
+    computed = {k: as_text(v) for k, v in said.items()} if isinstance(said, dict) else {}
     return Capture(
         step, capture.arrays, capture.storage_dtypes, capture.unmapped, compute_dtypes=computed
     )
@@ -155,7 +158,7 @@ def _flight_step(root: Root, step: int, files: Mapping[str, File]) -> FlightStep
     values = {f.name: getattr(plain, f.name) for f in fields(FlightStep)}
     values |= {
         "seeds": _object(about, "seeds"),
-        "compute_dtypes": {k: str(v) for k, v in _object(about, "compute_dtypes").items()},
+        "compute_dtypes": {k: as_text(v) for k, v in _object(about, "compute_dtypes").items()},
         "stages": typed(Stages, stages) if isinstance(stages, dict) else Stages(),
         "microbatches": _all(Microbatch, [] if ledger is None else list(_rows(root, ledger))),
         "trail": _all(Trail, numerics.get("trail")),
@@ -206,7 +209,7 @@ def _as(hint: Any, value: object) -> object:
     if get_origin(hint) is tuple:
         if not isinstance(value, list) or get_args(hint)[0] is not str:
             return None
-        return tuple(str(item) for item in value)
+        return tuple(as_text(item) for item in value)
     for one in get_args(hint) or (hint,):
         if get_origin(one) is Literal and value in get_args(one):
             return value
@@ -214,12 +217,14 @@ def _as(hint: Any, value: object) -> object:
             return value
         if isinstance(value, bool):
             continue
+        if isinstance(value, (int, float)) and not abs(value) < _LARGEST:  # NaN is not below it
+            continue
         if one is int and isinstance(value, (int, float)) and float(value).is_integer():
             return int(value)
         if one is float and isinstance(value, (int, float)):
-            return float(value) if abs(float(value)) < float("inf") else None
+            return float(value)
         if one is str and isinstance(value, (str, int)):
-            return str(value)
+            return as_text(value)
     return None
 
 

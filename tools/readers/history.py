@@ -93,7 +93,7 @@ def _states(root: Root, history: History) -> list[_State]:
         data = root.try_read(file)
         if data is None:
             continue
-        found = re.findall(rb'"global_step"\s*:\s*(\d+)', data)
+        found = re.findall(rb'"global_step"\s*:\s*(\d{1,15})\b', data)
         step = int(found[-1]) if found else -1
         if step >= 0:
             history.global_steps[file.folder] = step

@@ -40,12 +40,26 @@ def decode(data: bytes) -> tuple[str, str | None]:
     return text, "UTF-8, its unreadable bytes replaced"
 
 
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPES = re.compile(
+    r"\\\\|\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|\\u[dD][89a-fA-F]\w\w", re.ASCII
+)
+
+
+def _whole_characters(text: str) -> str:
+    """JSON text whose halves of surrogate pairs, which no file can hold, are replaced."""
+    if not _HALF.search(text):
+        return text
+    return _ESCAPES.sub(lambda found: "?" if len(found[0]) == 6 else found[0], text)
+
+
 def loads(text: str) -> Any:
     """`json.loads`, with integers of thousands of digits as infinite rather than as an error.
 
     Raises:
         ValueError, RecursionError: not JSON.
     """
+    text = _whole_characters(text)
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -85,6 +99,7 @@ def parse_object(data: bytes, name: str) -> dict[str, object]:
 
 def lines(text: str) -> Iterator[tuple[int, dict[str, object] | None]]:
     """Objects of a JSON-lines text with their line numbers; None for a line that is none."""
+    text = _whole_characters(text)
     numbered = [
         (number, line)
         for number, raw in enumerate(text.split("\n"), 1)
@@ -110,6 +125,7 @@ def _one(line: str) -> object:
 
 def salvage_rows(text: str, key: str) -> list[dict[str, object]]:
     """The complete objects of `"key": [{...}, {...}, ...` in a text that was cut off."""
+    text = _whole_characters(text)
     start = re.search(rf'"{re.escape(key)}"\s*:\s*\[', text)
     rows: list[dict[str, object]] = []
     if start is None:

@@ -8,17 +8,19 @@ from typing import Literal
 
 from firstbad.tools.readers.log import number
 
-_STEP = re.compile(r"\b(?:global[ _])?step\s*[:=#]?\s*(\d+)(?:\s*/\s*(\d+))?\b", re.I)
+# Lines may be made to be slow: nothing here looks far ahead from more than a few places.
+_STEP = re.compile(r"\b(?:global[ _])?step\s*(?:[:=#]\s*)?(\d{1,15})(?:\s*/\s*(\d+))?\b", re.I)
 # What may stand before `step N` in a metric line: times, levels, process tags. No other words.
 _BEFORE = re.compile(
-    r"\([^)]*\)|\[[^\]]*\]|\d[\d:.,TZ+/-]*|\b(?:INFO|global|train(?:ing)?|epoch)\b|[\w.]+:(?=\s)",
+    r"\([^)]{0,200}\)|\[[^\]]{0,200}\]|\d[\d:.,TZ+/-]*|\b(?:INFO|global|train(?:ing)?|epoch)\b|"
+    r"[\w.]{1,200}:(?=\s)",
     re.I,
 )
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)"
 _PAIR = re.compile(
-    rf"(?<![\w/.@-])([A-Za-z_][\w/.@()-]*)['\"]?\s*[:=]\s*['\"]?({_NUMBER})(?![\w.:])", re.I
+    rf"(?<![\w/.@-])([A-Za-z_][\w/.@()-]{{0,120}})['\"]?\s*[:=]\s*['\"]?({_NUMBER})(?![\w.:])", re.I
 )
-_DICT_PAIR = re.compile(r"['\"]([^'\"]+)['\"]: ['\"]?([-+]?[\w.]+(?:[eE][-+]?\d+)?)['\"]?")
+_DICT_PAIR = re.compile(r"['\"]([^'\"]{1,200})['\"]: ['\"]?([-+]?[\w.]+(?:[eE][-+]?\d+)?)['\"]?")
 _ERROR = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|^\s*(?:\w+\.)*\w*(?:Error|Exception)\b:|"
     r"CUDA out of memory|Segmentation fault|core dumped|\bNCCL (?:timeout|error)\b|^Killed\b"

@@ -6,12 +6,11 @@ import numpy as np
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File
-from firstbad.tools.readers.tensors import Array, read_arrays
+from firstbad.tools.readers.tensors import MAX_NUMBERS, Array, read_arrays
 from firstbad.tools.run import COMPLETION, PADDING, PROMPT, SYSTEM, Capture, IntArray
 
 _OF_PROMPT = ("token_id", "position", "attention_mask", "loss_mask", "source")
-MAX_CELLS = 200_000_000
-"""Rows times the longest row: more is a writer's mistake or a trap."""
+MAX_ROWS = 2**20
 
 
 def read_ragged(step: int, file: File) -> Capture:
@@ -35,6 +34,8 @@ def read_ragged(step: int, file: File) -> Capture:
     left = sorted(set(arrays) - set(flat))
     source = flat.get("source", np.full(total, COMPLETION, np.uint8))
     border = _borders(source, starts)
+    if not (border < starts[1:]).any():
+        raise UserError(f"`{file.name}` has no token that was sampled")
     after = _Padding(file, border, starts[1:])
     before = _Padding(file, starts[:-1], border)
     named: dict[str, Array] = {}
@@ -60,6 +61,8 @@ def read_ragged(step: int, file: File) -> Capture:
 def _offsets(file: File, found: Array | None) -> IntArray:
     if found is None or found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
         raise UserError(f"`{file.name}` has no offsets of its rows")
+    if len(found) > MAX_ROWS:
+        raise UserError(f"`{file.name}` has more than {MAX_ROWS:,} rows")
     starts = found.astype(np.int64)
     if starts[0] != 0 or (np.diff(starts) < 0).any():
         raise UserError(f"`{file.name}`: the offsets of its rows do not ascend from 0")
@@ -83,7 +86,7 @@ class _Padding:
     def __init__(self, file: File, begins: IntArray, ends: IntArray) -> None:
         lengths = ends - begins
         width = int(lengths.max(initial=0))
-        if len(lengths) * width > MAX_CELLS:
+        if len(lengths) * width > MAX_NUMBERS:
             raise UserError(f"`{file.name}`: {len(lengths):,} rows of {width:,} tokens, too many")
         at = np.arange(width)
         self._there = at < lengths[:, None]

@@ -12,6 +12,7 @@ from firstbad.tools.paths import Root
 from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
+from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Event, EventKind
 
 NAME = r"(?:.*/)?run\.json"
@@ -73,7 +74,10 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
             k for k, v in settings.items() if k in record.settings and record.settings[k] != v
         ]
         if process is not said and changed:
-            told = ", ".join(f"{k}: {record.settings[k]} -> {settings[k]}" for k in changed[:5])
+            told = ", ".join(
+                f"{k}: {as_text(record.settings[k], 80)} -> {as_text(settings[k], 80)}"
+                for k in changed[:5]
+            )
             record.events.append(Event("config_change", None, told, name))
         record.settings |= settings
     if said.get("finished"):
@@ -83,7 +87,10 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
     if dropped := said.get("dropped"):
         reasons = said.get("dropped_by_reason")
         why = ", ".join(map(str, reasons)) if isinstance(reasons, dict) else "unknown"
-        root.note("dropped", f"`{name}`: the recorder could not write {dropped} values ({why})")
+        root.note(
+            "dropped",
+            f"`{name}`: the recorder could not write {as_text(dropped, 80)} values ({why})",
+        )
 
 
 def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
@@ -96,7 +103,7 @@ def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
         if row is None:
             root.note("lines_skipped", f"`{name}`: line {number} is no JSON object")
             continue
-        kind, text = str(row.get("kind")), str(row.get("text"))
+        kind, text = as_text(row.get("kind")), as_text(row.get("text"))
         if kind not in get_args(EventKind):  # a word of the run's own
             kind, text = "phase", f"{kind}: {text}"
         yield Event(cast(EventKind, kind), step_number(row.get("step")), text, name)

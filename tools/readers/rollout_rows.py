@@ -13,7 +13,7 @@ from firstbad.tools.readers.grouping import GroupSource, group_rows, numbered
 from firstbad.tools.readers.log import number
 from firstbad.tools.readers.rows import Row
 from firstbad.tools.readers.steps import STEP_KEYS
-from firstbad.tools.readers.texts import answer_text, canonical_text, tidy
+from firstbad.tools.readers.texts import answer_text, as_text, canonical_text, tidy
 from firstbad.tools.run import FloatArray, IntArray, RolloutBatch
 
 COMPLETION = (
@@ -86,13 +86,13 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
         gold=[answer_text(value) for value in gold] if gold else None,
         finish=[v if isinstance(v, str) else None for v in finish] if finish else None,
         n_tokens=_whole(n_tokens),
-        sample=None if named is None else [str(value) for value in named],
-        prompt_id=None if prompt_ids is None else [str(value) for value in prompt_ids],
+        sample=None if named is None else [as_text(value) for value in named],
+        prompt_id=None if prompt_ids is None else [as_text(value) for value in prompt_ids],
         policy_version=_whole(version),
-        seed=None if seeds is None else [None if v is None else str(v) for v in seeds],
+        seed=None if seeds is None else [None if v is None else as_text(v) for v in seeds],
         rank=_whole(rank),
         errors={
-            part: [None if value is None else str(value)[:500] for value in values]
+            part: [None if value is None else as_text(value, 500) for value in values]
             for part, values in _by_part(errors).items()
         },
         latency_seconds={part: _floats(values) for part, values in _by_part(latency).items()},

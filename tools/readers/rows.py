@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.arrow import column_values, first_part, open_parquet, read_parquet
+from firstbad.tools.readers.arrow import (
+    column_values,
+    first_part,
+    open_parquet,
+    portions,
+    read_parquet,
+)
 from firstbad.tools.readers.jsonish import decode, flatten, lines, parse
 
 Row = dict[str, object]
@@ -62,8 +68,8 @@ def first_rows(root: Root, file: File, count: int = 50) -> list[Row]:
     try:
         if file.suffix == ".parquet":
             opened = open_parquet(file.path, file.name)
-            batch = next(opened.iter_batches(batch_size=count), None)
-            return [] if batch is None else list(_parquet_rows(batch))
+            batch = next(portions(opened), None)
+            return [] if batch is None else list(_parquet_rows(batch[:count]))
         if file.suffix == ".json":
             return list(itertools.islice(read_rows(Root(root.path), file), count))
         with file.path.open("rb") as stream:

@@ -6,11 +6,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
-from firstbad.tools.readers.arrow import MAX_ROWS, column_values, open_parquet
+from firstbad.tools.readers.arrow import (
+    MAX_ROWS,
+    column_values,
+    open_parquet,
+    portions,
+    up_to,
+)
 from firstbad.tools.readers.jsonish import decode, loads
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.repeats import Repeats
@@ -109,8 +116,9 @@ def _by_column(root: Root, file: File) -> dict[int, Fetch]:
 
 def _step_of_name(file: File) -> int | None:
     """`12.jsonl`, `step_12.jsonl`, `rollout_dump_data.step_12.jsonl`."""
-    match = re.fullmatch(r"(\d+)", file.stem) or re.search(r"step[_-]?(\d+)", file.stem, re.I)
-    match = match or re.search(r"(?:completions|rollouts?)[_-](\d+)$", file.stem, re.I)
+    whole = r"(\d{1,15})(?!\d)"
+    match = re.fullmatch(whole, file.stem) or re.search(rf"step[_-]?{whole}", file.stem, re.I)
+    match = match or re.search(rf"(?:completions|rollouts?)[_-]{whole}$", file.stem, re.I)
     return int(match[1]) if match else None
 
 
@@ -167,19 +175,23 @@ def _parquet_index(file: File, key: str) -> dict[int, Fetch]:
     opened = open_parquet(file.path, file.name)
     groups: dict[int, set[int]] = defaultdict(set)
     for group in range(opened.num_row_groups):
-        for value in opened.read_row_group(group, columns=[key]).column(0).to_pylist():
-            if (step := step_number(value)) is not None:
-                groups[step].add(group)
+        for batch in portions(opened, [key], [group]):
+            for value in batch.column(0).unique().to_pylist():
+                if (step := step_number(value)) is not None:
+                    groups[step].add(group)
 
-    def fetch(step: int) -> list[Row]:
+    def of_step(step: int) -> Iterator[Any]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = opened.read_row_groups(sorted(groups[step]))
-        column = table.column(key)
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-            column = pa.array([step_number(value) for value in column.to_pylist()], pa.int64())
-        table = table.filter(pc.equal(column, step))[: MAX_ROWS + 1]
+        for batch in portions(opened, None, sorted(groups[step])):
+            column = batch.column(key)
+            if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+                column = pa.array([step_number(value) for value in column.to_pylist()], pa.int64())
+            yield batch.filter(pc.equal(column, step))
+
+    def fetch(step: int) -> list[Row]:
+        table = up_to(MAX_ROWS + 1, opened, of_step(step))
         names = table.column_names
         columns = [column_values(column) for column in table.columns]
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,12 @@ from firstbad.tools.readers.arrow import open_parquet, read_parquet
 Array = npt.NDArray[np.generic]
 SUFFIXES = (".npz", ".safetensors", ".parquet")
 MAX_BYTES = 4 * 2**30
+MAX_UNPACKED = 2**30
+"""Bytes of the fields that are read of a file: a few kilobytes can stand for as many zeros."""
+MAX_NUMBERS = 2**25
+"""Of one field: 2,048 rows of 16,384 tokens."""
+_LEAST_WIDTH = 16
+"""Tokens that rows have at least, where there are millions of them."""
 _MAX_HEADER = 100 * 2**20
 # What a damaged file makes the readers of its kind raise.
 _BROKEN = (
@@ -48,35 +55,49 @@ def field_names(file: File) -> list[str]:
         raise UserError(f"`{file.name}` is cut off or no {file.suffix} file") from None
 
 
-def read_arrays(file: File) -> tuple[dict[str, Array], dict[str, str]]:
-    """Arrays by name, and the dtype that each is stored in.
+def read_arrays(
+    file: File, wanted: Callable[[str], bool] = lambda name: True
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Arrays by name, and the dtype that each is stored in; only those whose name is wanted.
 
     Raises:
         UserError: not readable, or too large.
     """
     if file.size > MAX_BYTES:
         raise UserError(f"`{file.name}` is larger than {MAX_BYTES / 2**30:.0f} GiB")
+    read = {".npz": _npz, ".safetensors": _safetensors}.get(file.suffix, _parquet)
     try:
-        if file.suffix == ".npz":
-            return _npz(file)
-        if file.suffix == ".safetensors":
-            return _safetensors(file)
-        return _parquet(file)
+        arrays, stored = read(file, wanted)
     except UserError:
         raise
     except _BROKEN as error:
         reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
         raise UserError(f"`{file.name}` cannot be read: {reason}") from None
+    numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
+    for name, array in numbers.items():
+        _bounded(file, name, array.shape)
+    return numbers, stored
 
 
-def _npz(file: File) -> tuple[dict[str, Array], dict[str, str]]:
+def _bounded(file: File, name: str, shape: Iterable[int]) -> None:
+    """Refuse a field whose shape alone would take all memory, be it with numbers or without."""
+    if math.prod(max(1, length) for length in shape) > MAX_NUMBERS:
+        raise UserError(f"`{file.name}`: `{name}` has more than {MAX_NUMBERS:,} numbers")
+
+
+def _unpacked(file: File, sizes: Iterable[int]) -> None:
+    if sum(sizes) > min(MAX_UNPACKED, MAX_BYTES):
+        raise UserError(f"`{file.name}` unpacks to more than {MAX_UNPACKED / 2**30:.0f} GiB")
+
+
+def _npz(file: File, wanted: Callable[[str], bool]) -> tuple[dict[str, Array], dict[str, str]]:
     arrays: dict[str, Array] = {}
     stored: dict[str, str] = {}
-    with zipfile.ZipFile(file.path) as packed:
-        if sum(entry.file_size for entry in packed.infolist()) > MAX_BYTES:
-            raise UserError(f"`{file.name}` unpacks to more than {MAX_BYTES / 2**30:.0f} GiB")
     with np.load(file.path, allow_pickle=False) as archive:
-        for name in archive.files:
+        entries = {e.filename.removesuffix(".npy"): e for e in archive.zip.infolist()}
+        names = [name for name in entries if wanted(name)]
+        _unpacked(file, (entries[name].file_size for name in names))
+        for name in names:
             try:
                 array = archive[name]
             except ValueError:  # an array of Python objects needs pickle
@@ -91,7 +112,7 @@ def safe_header(file: File, *, most_bytes: int = _MAX_HEADER) -> tuple[dict[str,
     """What a safetensors file says of its tensors, not yet checked, and where their bytes begin.
 
     Raises:
-        UserError: no such file, or one that is cut off.
+        UserError: no such file, or one that is cut off, or whose tensors share bytes.
         TypeError, KeyError: entries that describe no tensor.
     """
     with file.path.open("rb") as stream:
@@ -104,35 +125,53 @@ def safe_header(file: File, *, most_bytes: int = _MAX_HEADER) -> tuple[dict[str,
             header = None
     if not isinstance(header, dict):
         raise UserError(f"`{file.name}` has no safetensors header")
-    ends = [e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"]
-    if 8 + length + max(ends, default=0) > file.size:
+    spans = sorted(e["data_offsets"] for n, e in header.items() if n != "__metadata__")
+    ends = [0, *(end for _, end in spans)]
+    if 8 + length + max(ends) > file.size:
         raise UserError(f"`{file.name}` is cut off")
+    # One stretch of bytes could stand for thousands of tensors.
+    if any(not end <= first <= last for end, (first, last) in zip(ends, spans, strict=False)):
+        raise UserError(f"`{file.name}` has tensors that overlap")
     return header, 8 + length
 
 
-def _safetensors(file: File) -> tuple[dict[str, Array], dict[str, str]]:
+def _safetensors(
+    file: File, wanted: Callable[[str], bool]
+) -> tuple[dict[str, Array], dict[str, str]]:
     """Read by hand: the numpy loader of the library refuses bfloat16."""
     header, start = safe_header(file)
-    data = file.path.read_bytes()[start:]
+    entries = {
+        name: entry
+        for name, entry in header.items()
+        if name != "__metadata__" and entry["dtype"] in _SAFE and wanted(name)
+    }
+    spans = [entry["data_offsets"] for entry in entries.values()]
+    _unpacked(file, (end - first for first, end in spans))
     arrays: dict[str, Array] = {}
     stored: dict[str, str] = {}
-    for name, entry in header.items():
-        if name == "__metadata__" or entry["dtype"] not in _SAFE:
-            continue
-        first, end = entry["data_offsets"]
-        array = np.frombuffer(data[first:end], _SAFE[entry["dtype"]]).reshape(entry["shape"])
-        if entry["dtype"] == "BF16":  # the upper half of a float32
-            array = (array.astype(np.uint32) << 16).view(np.float32)
-        arrays[name] = array
-        stored[name] = "bfloat16" if entry["dtype"] == "BF16" else str(array.dtype)
+    with file.path.open("rb") as stream:
+        for name, entry in entries.items():
+            first, end = entry["data_offsets"]
+            stream.seek(start + first)
+            array = np.frombuffer(stream.read(end - first), _SAFE[entry["dtype"]])
+            if any(length < 0 for length in entry["shape"]):
+                raise UserError(f"`{file.name}`: `{name}` has a negative length")
+            array = array.reshape(entry["shape"])
+            if entry["dtype"] == "BF16":  # the upper half of a float32
+                array = (array.astype(np.uint32) << 16).view(np.float32)
+            arrays[name] = array
+            stored[name] = "bfloat16" if entry["dtype"] == "BF16" else str(array.dtype)
     return arrays, stored
 
 
-def _parquet(file: File) -> tuple[dict[str, Array], dict[str, str]]:
+def _parquet(file: File, wanted: Callable[[str], bool]) -> tuple[dict[str, Array], dict[str, str]]:
     """One row a sequence; lists of unequal length are padded at the end."""
     import pyarrow as pa
 
-    table = read_parquet(file.path, file.name)
+    opened = open_parquet(file.path, file.name)
+    names = [name for name in opened.schema_arrow.names if wanted(name)]
+    _bounded(file, "rows", (opened.metadata.num_rows, _LEAST_WIDTH))
+    table = read_parquet(file.path, file.name, names, most_bytes=MAX_UNPACKED // 2)
     arrays: dict[str, Array] = {}
     stored: dict[str, str] = {}
     for field in table.schema:
@@ -142,6 +181,7 @@ def _parquet(file: File) -> tuple[dict[str, Array], dict[str, str]]:
             inner = inner.value_type
             if _is_number(inner):
                 lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+                _bounded(file, field.name, (len(lengths), int(lengths.max(initial=0))))
                 arrays[field.name] = _padded(_flat(column.flatten()), lengths)
         elif _is_number(inner):
             arrays[field.name] = _flat(column)
@@ -172,7 +212,11 @@ def _padded(values: Array, lengths: Array) -> Array:
 
 
 def joined(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
-    """Rows of several files under one another, padded at the end to the longest."""
+    """Rows of several files under one another, padded at the end to the longest.
+
+    Raises:
+        UserError: one long row would widen all others beyond what fits in memory.
+    """
     names = [name for name in parts[0] if all(name in part for part in parts)]
     out: dict[str, Array] = {}
     for name in names:
@@ -180,6 +224,10 @@ def joined(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
         if any(array.ndim != arrays[0].ndim or array.ndim == 0 for array in arrays):
             continue
         shape = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
+        if sum(map(len, arrays)) * math.prod(shape.tolist()) > MAX_NUMBERS:
+            raise UserError(
+                f"`{name}` has more than {MAX_NUMBERS:,} numbers in all files of a step"
+            )
         blank = np.nan if arrays[0].dtype.kind == "f" else 0
         padded = [
             np.pad(

@@ -26,6 +26,14 @@ def canonical_text(value: object, depth: int = 8) -> str:
     return str(value)
 
 
+def as_text(value: object, most: int = 10_000) -> str:
+    """A name or a short text, whatever its writer took for one."""
+    try:
+        return str(value)[:most]
+    except (RecursionError, ValueError):  # nested beyond reason, or a number without end
+        return ""
+
+
 def answer_text(value: object) -> str | None:
     """A right answer as text; None when there is none."""
     if value is None or value == "":

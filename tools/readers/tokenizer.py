@@ -193,7 +193,9 @@ def _added_ids(settings: Mapping[str, object]) -> dict[str, int]:
     return {
         entry["content"]: int(key)
         for key, entry in decoder.items()
-        if key.isdigit() and isinstance(entry, dict) and isinstance(entry.get("content"), str)
+        if re.fullmatch(r"\d{1,15}", key)
+        and isinstance(entry, dict)
+        and isinstance(entry.get("content"), str)
     }
 
 

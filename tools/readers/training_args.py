@@ -41,7 +41,7 @@ def read_saved(root: Root) -> tuple[Saved, ...]:
     by_step = {
         int(match[1]): file
         for file in root.files
-        if (match := re.fullmatch(r"checkpoint-(\d+)/training_args\.bin", file.name))
+        if (match := re.fullmatch(r"checkpoint-(\d{1,15})/training_args\.bin", file.name))
     }
     newest_first = [by_step[step] for step in sorted(by_step, reverse=True)][:MOST]
     last = root.first("training_args.bin")

@@ -104,12 +104,13 @@ def test_a_step_of_too_much_text_is_cut_before_it_is_unpacked(
     import pyarrow.parquet as pq
 
     monkeypatch.setattr(arrow, "MAX_TEXT_BYTES", 1_000_000)
+    monkeypatch.setattr(arrow, "PORTION_BYTES", 600_000)
     path = tmp_path / "completions" / "completions_00001.parquet"
     path.parent.mkdir()
     pq.write_table(dictionary_table(1000, "x " * 2000), path)
     assert path.stat().st_size < 100_000
-    # 64 rows of two texts of 4 kB at a time: the second portion goes beyond a megabyte.
-    assert len(open_run(str(tmp_path)).rollouts.batch(1)) == 128
+    # 72 rows of two texts of 4 kB at a time: the second portion goes beyond a megabyte.
+    assert len(open_run(str(tmp_path)).rollouts.batch(1)) == 144
 
 
 def test_small_steps_are_whole(tmp_path: Path, make: Any) -> None:

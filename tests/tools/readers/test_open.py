@@ -25,7 +25,7 @@ def error_of(ref: str) -> str:
 def test_missing_path() -> None:
     assert error_of("/no/such/run") == "`/no/such/run` does not exist"
     assert error_of("trl:/no/such/run") == "`/no/such/run` does not exist"
-    assert "does not exist" in error_of("a\0b")
+    assert "no name in one line" in error_of("a\0b")
 
 
 def test_unknown_prefix_lists_those_that_exist() -> None:

@@ -520,8 +520,8 @@ def test_broken_settings_are_notes(make: Any, tmp_path: Path) -> None:
     )
     make.text(".hydra/config.yaml", bomb)
     run = open_run(str(tmp_path))
-    assert sum(note.code == "file_skipped" for note in run.notes) == 2
-    assert len(run.config.values) < 100_000
+    assert sum(note.code == "file_skipped" for note in run.notes) == 3
+    assert len(run.config.values) < 100
 
 
 @pytest.mark.parametrize(
