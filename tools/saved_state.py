@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from firstbad.tools.inert_pickle import Refused
@@ -69,6 +70,16 @@ def read_optimizer(path: Path) -> SavedOptimizer:
     Raises:
         Refused: no such file, or no optimizer state; one line says what.
     """
+    try:
+        about = path.stat()
+    except OSError:
+        raise Refused("it cannot be opened") from None
+    return _optimizer(path, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=8)
+def _optimizer(path: Path, changed_ns: int, size: int) -> SavedOptimizer:
+    """The state as it stood at that time: several tools read the same file in a row."""
     found = read_torch_file(path)
     states = found.get("state") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(states, dict):
