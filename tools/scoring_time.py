@@ -16,7 +16,7 @@ from firstbad.tools.stats import level_shift
 
 FEWEST = 12
 PHASE = re.compile(
-    r"(?:train/)?(?:timing(?:_s|_raw)?|time|perf|profiling)/.*"
+    r"(?:train/)?(?:phase_seconds|timing(?:_s|_raw)?|time|perf|profiling)/.*"
     r"(?:reward|scor|verif|judge|grad(?:er|ing))",
     re.IGNORECASE,
 )

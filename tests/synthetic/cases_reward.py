@@ -329,7 +329,7 @@ CASES = [
     Case(
         "w19",
         lambda: QuickCalls(seed=20),
-        "undetermined",
+        "healthy",
         twin_of="reward.service_slow",
         complaint=SLOW,
     ),

@@ -60,7 +60,12 @@ def test_steps_that_take_longer_for_another_reason(
 
 
 @pytest.mark.parametrize(
-    "key", ["timing_s/reward", "profiling/Time taken: GRPOTrainer._calculate_rewards"]
+    "key",
+    [
+        "phase_seconds/reward",
+        "timing_s/reward",
+        "profiling/Time taken: GRPOTrainer._calculate_rewards",
+    ],
 )
 def test_a_logged_phase(
     make_run: MakeRun, make_signal: Callable[..., Any], measure: Measure, key: str
