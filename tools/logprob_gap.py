@@ -87,6 +87,8 @@ class LogprobGap(Dated):
     least_padded: float | None
     """Mean over the rows with the least padding."""
     most_padded: float | None
+    padding_excess: float | None
+    """`most_padded` over `least_padded` (at least 0.001 nats)."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,9 @@ def compare_logprobs(
         padding_correlation=pads[0],
         least_padded=pads[1],
         most_padded=pads[2],
+        padding_excess=(
+            None if pads[1] is None or pads[2] is None else _r(pads[2] / max(pads[1], 0.001))
+        ),
         last_good_step=everything[at - 1].sides.step if at else None,
         first_bad_step=None if at is None else parts[0].sides.step,
         from_start=at == 0,

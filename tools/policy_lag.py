@@ -13,6 +13,7 @@ from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.sides import Sides, claimed_lag, read_sides
+from firstbad.tools.updates import updates_per_batch
 
 ALLOWED = (
     "max_staleness",
@@ -21,10 +22,10 @@ ALLOWED = (
     "max_async_level",
     "async_level",
     "max_trajectory_age_steps",
-    "staleness_threshold",
     "max_staleness_steps",
+    "max_head_offpolicyness",
 )
-"""Settings that bound the lag, in updates of the weights."""
+"""Settings that bound the lag, in steps: where a step makes several updates, as many versions."""
 
 CORRECTIONS = ("vllm_importance_sampling_correction", "rollout_is", "use_tis", "tis_imp_ratio_cap")
 """Settings that weigh tokens by how far the sampler is, or switch that off."""
@@ -35,7 +36,7 @@ class PolicyLag(Dated):
 
     n_rows: int
     allowed: float | None
-    """Largest lag by the settings; None where none of them bounds it."""
+    """Largest lag by the settings, in updates; None where none of them bounds it."""
     corrected: bool | None
     """The settings weigh tokens by how far their sampler is; None where none of them says."""
     mean: float
@@ -88,7 +89,8 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
     everything = np.concatenate([lags[s] for s in steps])
     means = np.array([lags[s].mean() for s in steps])
     thirds = np.array_split(means, min(3, len(means)))
-    allowed = next((v for n in ALLOWED if (v := _number(run.config.values, n)) is not None), None)
+    stated = next((v for n in ALLOWED if (v := _number(run.config.values, n)) is not None), None)
+    allowed = None if stated is None else stated * max(1.0, updates_per_batch(run) or 1.0)
     bound = max(1.0, float(thirds[0].mean()) + 1) if allowed is None else allowed
     off = [bool((lags[s] > bound).any()) for s in steps]
     first = next((i for i, o in enumerate(off) if o), None)

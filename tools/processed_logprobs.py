@@ -182,7 +182,8 @@ def _without(values: FloatArray, columns: FloatArray) -> FloatArray:
     """What the columns leave unexplained."""
     scale = np.abs(columns).max(axis=0)
     scaled = columns / np.where(scale > 0, scale, 1.0)
-    found = np.linalg.lstsq(scaled, values, rcond=None)[0]
+    # The square of so few columns is small; columns that say the same (one place) drop out.
+    found = np.linalg.pinv(scaled.T @ scaled, rcond=1e-12, hermitian=True) @ (scaled.T @ values)
     return np.asarray(values - scaled @ found)
 
 

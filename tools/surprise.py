@@ -128,7 +128,8 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     Pooled over captures, at least 1,500 tokens a side, over all tokens up to the first stop; and
     over the captures in a row that stand out most, at least 600 tokens of two or more.
     Positive: sampler broader, or another policy; negative: sharper. `k1/k3` asks the same from
-    reference log-probs. Source: martingale difference of sampled tokens.
+    reference log-probs. Rows that claim older weights are left out. Source: martingale difference
+    of sampled tokens.
 
     Cannot tell: 0 is necessary, not sufficient, so a pass marks no step as good; nothing about old
     log-probs.

@@ -241,7 +241,7 @@ class LessExact(Ledger):
         scale = np.random.default_rng(13).normal(size=V)
         sharp = np.where(values > -15, values, 0.0)
         apart = sharp - sharp.mean(axis=-1, keepdims=True)
-        return values + 0.008 * self.after * scale * apart**3
+        return np.asarray(values + 0.008 * self.after * scale * apart**3)
 
 
 class HalfPrecision(Trainer):

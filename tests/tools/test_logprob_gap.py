@@ -152,6 +152,7 @@ def test_where_the_difference_lies(
     m = measure(TOOL, make_run(captures=[padded]))
     assert m["padding_correlation"] == 1.0
     assert (m["least_padded"], m["most_padded"]) == (0.0, 0.25)
+    assert m["padding_excess"] == 250.0
     ids[::4, 3] = 99
     rare = dump(capture, 1, np.where(ids == 99, 0.4, 0.01), token_id=ids)
     assert measure(TOOL, make_run(captures=[rare]))["rare_excess"] == 40.0

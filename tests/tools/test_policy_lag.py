@@ -50,6 +50,14 @@ def test_a_nested_setting_counts(make_run: MakeRun, batch: Batch, measure: Measu
     assert measure(TOOL, nested)["allowed"] == 3
 
 
+def test_steps_of_several_updates_are_as_many_versions(
+    make_run: MakeRun, batch: Batch, measure: Measure
+) -> None:
+    run = run_of(make_run, batch, {8: [4], 12: [5]}, max_staleness=1, updates_per_batch=4)
+    m = measure(TOOL, run)
+    assert (m["allowed"], m["share_over"], m["first_bad_step"]) == (4, 0.5, 12)
+
+
 def test_no_setting_leaves_the_growth(make_run: MakeRun, batch: Batch, measure: Measure) -> None:
     m = measure(TOOL, run_of(make_run, batch, {1: [0], 2: [0], 3: [1], 4: [6], 5: [9], 6: [9]}))
     assert (m["allowed"], m["share_over"]) == (None, None)

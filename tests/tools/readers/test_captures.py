@@ -14,6 +14,7 @@ import pytest
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.readers import open_run
+from firstbad.tools.registry import run_tool
 from firstbad.tools.run import Run
 
 FIELDS: dict[str, Any] = {
@@ -95,6 +96,26 @@ def test_fields_get_their_canonical_names(make: Any, tmp_path: Path, kind: str) 
     assert source.ref == f"batch_dumps/step_00070.{kind}"
     assert source.digest is not None
     assert [c.step for c in run.captures] == [2, 70]
+
+
+def test_passes_made_on_purpose_are_compared(make: Any, tmp_path: Path) -> None:
+    sides = {
+        "logp_recheck": np.full((2, 3), -1.0, np.float32),
+        "logp_layout": np.full((2, 3), -1.25, np.float32),
+        "expert_trainer": np.full((2, 3), 7),
+        "expert_engine": np.array([[7, 8, 7], [7, 7, 7]]),
+    }
+    npz(tmp_path / "batch_dumps/step_00001.npz", {**FIELDS, **sides})
+    run = run_of(make, tmp_path)
+    assert sides.keys() <= run.captures.at(1).arrays.keys()
+    layout = run_tool(
+        "compare_logprobs", run, {"left": "trainer", "right": "layout"}, evidence_id="E1"
+    )
+    assert layout.metrics is not None
+    assert layout.metrics["mean"] == 0.25
+    routing = run_tool("compare_routing", run, {}, evidence_id="E2")
+    assert routing.metrics is not None
+    assert routing.metrics["difference_apart"] == 2.5
 
 
 def test_bfloat16_becomes_float32(make: Any, tmp_path: Path) -> None:
