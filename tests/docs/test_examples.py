@@ -226,3 +226,13 @@ def test_blocks_of_code_belong_to_a_file(pages: Any) -> None:
     code = [b for name, p in pages.items() if name.startswith("docs/adding-") for b in p.blocks]
     assert {b.language for b in code} == {"bash", "python", "yaml"}
     assert not [b.text[:60] for b in code if b.language != "bash" and not b.file]
+
+
+def test_the_loop_that_records_itself_leaves_a_run_that_is_read(pages: Any, tmp_path: Path) -> None:
+    code = block(pages, "docs/recording.md", "record.py", "python")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    run = open_run(f"rec:{tmp_path / 'record'}")
+    assert run.last_step == 60
+    assert len(run.captures.steps) == len(run.rollouts.steps) == 60
+    assert run.flight.at(60).first_pass is True
+    assert not [note for note in run.notes if note.code != "not_closed"]
