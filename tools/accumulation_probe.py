@@ -20,6 +20,8 @@ ROUNDING = 6e-8
 """Half a unit of float32: what a spread of 0 stands for where sums are taken in another order."""
 SPREADS = 10
 """A probe is off when it differs by so many of its own spreads ..."""
+LARGEST = 1e9
+"""Norm ratio that larger ones are shown as."""
 LEAST = 0.05
 """... and by this share of the gradient. In 16 bits another layout alone turns it by some percent,
 which repeating one layout does not show."""
@@ -102,7 +104,7 @@ def read_accumulation_probe(run: Run) -> Measured[AccumulationProbe]:
     Cannot tell: whether the loss is the right one; the probe takes it twice.
     """
     found = [
-        _Read(p, max(-1.0, min(1.0, cosine)), ratio)
+        _Read(p, max(-1.0, min(1.0, cosine)), min(ratio, LARGEST))
         for p in run.flight.probes_of("accumulation")
         if (cosine := p.number("cosine")) is not None
         and (ratio := p.number("norm_ratio")) is not None
@@ -137,7 +139,7 @@ def read_accumulation_probe(run: Run) -> Measured[AccumulationProbe]:
         world_size=worst_of[1],
         n_microbatches=worst_of[0],
         one_rank_known=alone is not None,
-        one_rank_off=None if alone is None else round(abs(alone - 1), 9),
+        one_rank_off=None if alone is None else round(min(abs(alone - 1), LARGEST), 9),
         parameter_delta=_rounded(worst.probe.number("parameter_delta")),
         **asdict(span_of(steps, bad)),
     )
@@ -158,7 +160,9 @@ def read_accumulation_probe(run: Run) -> Measured[AccumulationProbe]:
 
 def _counts(probe: Probe) -> tuple[int | None, int]:
     split, world = probe.number("n_microbatches"), probe.number("world_size")
-    return None if split is None else int(split), max(1, int(world or 1))
+    if world is None or not 1 <= world < LARGEST:
+        world = 1
+    return None if split is None or not 1 <= split < LARGEST else int(split), int(world)
 
 
 def _is(factor: float | None, count: int | None) -> bool:

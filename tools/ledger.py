@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,9 @@ WHOLE = 0.02
 """A ratio this near a whole number, or its inverse, is named after it."""
 LASTING = 0.8
 """Share of the updates from an onset on that show it."""
+LARGEST = 1e12
+"""No count, denominator, loss or norm of a training comes near it, nor the others near its inverse:
+such a number is a writer's mistake, and counts as not recorded."""
 SAME = 1e-4
 """Relative difference of figures that are written as they were used."""
 
@@ -78,9 +81,9 @@ def updates_of(run: Run) -> list[Update]:
             found.append(
                 Update(
                     step.step,
-                    tuple(part for part in step.microbatches if part.update == update),
+                    tuple(_possible(part) for part in step.microbatches if part.update == update),
                     step.stages.trained if len(own) == 1 else (),
-                    norm,
+                    _norm(norm),
                     loss.at(step.step) if loss is not None and len(own) == 1 else None,
                 )
             )
@@ -90,6 +93,28 @@ def updates_of(run: Run) -> list[Update]:
     if world.isdecimal() and int(world) > ranks:
         raise NoData(f"the ledger holds {ranks} of {world} ranks (`WORLD_SIZE`)")
     return found
+
+
+def _possible(part: Microbatch) -> Microbatch:
+    """The micro-batch without numbers that no training has."""
+    scale = 1.0 if part.scale is None else part.scale
+    weighed = all(1 / LARGEST < v < LARGEST for v in (part.denominator or 0.0, scale))
+    return replace(
+        part,
+        n_samples=_count(part.n_samples),
+        n_tokens=_count(part.n_tokens),
+        denominator=part.denominator if weighed else None,
+        loss=part.loss if part.loss is not None and abs(part.loss) < LARGEST else None,
+        grad_norm=_norm(part.grad_norm),
+    )
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value < LARGEST else None
+
+
+def _norm(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value < LARGEST else None
 
 
 def log_agreement(updates: Sequence[Update]) -> float | None:
@@ -107,7 +132,7 @@ def log_agreement(updates: Sequence[Update]) -> float | None:
 
 def whole_factor(ratio: float) -> float | None:
     """The whole number, or its inverse, that a ratio is within 2 % of; None for 1 and others."""
-    if not (math.isfinite(ratio) and ratio > 0):
+    if not 1 / LARGEST < ratio < LARGEST:
         return None
     size = max(ratio, 1 / ratio)
     whole = round(size)

@@ -184,7 +184,7 @@ def _against_parts(update: Update) -> tuple[float, float, bool | None]:
     norm = update.norm or 0.0
     total, largest = float(parts.sum()), float(parts.max())
     low = (2 * largest - total) / norm
-    high = norm / total if total else OUTSIDE
+    high = min(norm / total, OUTSIDE) if total else OUTSIDE
     alone = [
         abs(norm / part - 1) < EQUAL and total - part > COUNTS * norm for part in parts if part
     ]

@@ -207,8 +207,6 @@ def _read(updates: Sequence[Update], unit: str, run: Run) -> list[_Weights]:
         count = np.array(counts, float) * ((cap or 1.0) if unit == "constant" else 1.0)
         scale = np.array([1.0 if p.scale is None else p.scale for p in update.parts])
         weight = scale / np.array(below, float)
-        if not (weight > 0).all():
-            continue
         averaged = update.averaged
         if averaged is None:  # the reading that finds less
             averaged = abs(math.log(count @ weight / update.ranks)) < abs(math.log(count @ weight))

@@ -15,6 +15,8 @@ from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
+LARGEST = 1e9
+"""Norm that larger ones count as."""
 FEWEST = 5
 """Steps in which others move that a group must stand."""
 _ADAPTER = re.compile(r"lora|adapter|prompt_encoder|ia3", re.I)
@@ -141,7 +143,7 @@ def _groups(run: Run) -> dict[str, _Group]:
             tuple(step for step, *_ in rows),
             tuple(stands for _, stands, *_ in rows),
             rows[-1][2],
-            float(np.median([w for *_, w in rows])) ** 2,
+            min(abs(float(np.median([w for *_, w in rows]))), LARGEST) ** 2,
         )
         for name, rows in sorted(seen.items())
         if not _SPARSE.search(name)
