@@ -128,7 +128,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     if late:  # the first steps tell nothing: it began no later than where the steps so far show it
         first = int(terms.steps[_shown_by(terms) - 1])
     clear = _told_good(terms, cut) if off and cut and worst == 1 else 0
-    good = int(terms.steps[clear - 1]) if clear else None
+    good = terms.good_before(clear) if clear else None
     metrics = LossIdentity(
         n_steps=n,
         whole_loss=terms.whole,
@@ -162,7 +162,8 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         last_good_step=good,
         first_bad_step=first,
         from_start=from_start,
-        sampled=late or (first is not None and _between(run, good, cut - clear, first)),
+        sampled=late
+        or (first is not None and (terms.wide or _between(run, good, cut - clear, first))),
     )
     shown = np.unique(np.linspace(0, n - 1, min(n, 120)).astype(int))
     table = Table(

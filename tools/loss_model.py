@@ -9,20 +9,15 @@ import numpy as np
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
+from firstbad.tools.loss_forms import loss_form, loss_type, policy_loss
+from firstbad.tools.loss_units import SCHEDULED, Units
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, FloatArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run, Signal
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
-from firstbad.tools.updates import mixes_batches
-
-TOKEN_MEAN = {"dapo", "bnpo"}
-"""Losses whose value at ratio 1 is the token mean of -A (CISPO's is that of -A logp).
-
-BNPO takes the mean of each micro-batch. Which rows a micro-batch held is not written, so its loss
-follows the mean over all tokens with a scatter (r 0.989 with two micro-batches), not exactly."""
-
+from firstbad.tools.updates import updates_per_batch
 
 TOKENS_APART = 0.3
 """Tokens a row by which two counts differ in more than rounding."""
@@ -30,9 +25,12 @@ TOKENS_APART = 0.3
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The parts over N steps, each (N,)."""
+    """The parts over N units, each (N,): a unit is one step, or a mean over several."""
 
     steps: FloatArray
+    """Last logged step of each unit."""
+    opened: FloatArray
+    """Last step before each unit."""
     logged: FloatArray
     policy: FloatArray
     kl: FloatArray
@@ -52,6 +50,7 @@ class LossTerms:
         return replace(
             self,
             steps=self.steps[part],
+            opened=self.opened[part],
             logged=self.logged[part],
             policy=self.policy[part],
             kl=self.kl[part],
@@ -65,50 +64,71 @@ class LossTerms:
         """Recomputed loss."""
         return self.policy + self.kl
 
+    @property
+    def wide(self) -> bool:
+        """Whether a unit is a mean over several steps, so that what it shows began inside it."""
+        return bool((self.steps - self.opened > 1).any())
+
+    def good_before(self, i: int) -> int:
+        """Last step that is surely right where unit `i`, from 1, is the first that looks wrong.
+
+        A mean over several steps may look right although its last step is wrong.
+        """
+        return int(self.opened[i - 1] if self.wide else self.steps[i - 1])
+
 
 def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
-    """Recompute the parts of the loss at every step with fresh rollouts.
+    """Recompute the parts of the loss, unit by unit, on the first pass over fresh rollouts.
 
     Raises:
-        NoData: no loss, no advantages, or fewer than `fewest` steps with both.
+        NoData: no loss, no advantages, a loss type without an identity, or fewer than `fewest`
+            units of logged rows and rollouts (see `Units`) with both.
     """
-    whole, term, kl, entropy = (
-        run.signals.get(n) for n in ("loss", "policy_loss", "kl_ref", "entropy")
-    )
+    whole, term = (run.signals.get(n) for n in ("loss", "policy_loss"))
     loss = whole or term
     if loss is None:
         raise NoData("no logged loss")
     if not run.config.of_trainer:
         raise NoData("no trainer config: loss type and KL weight are not known")
-    if mixes_batches(run):
-        every = run.config.number("logging_steps")
-        raise NoData(f"the loss is averaged over {every:g} steps (`logging_steps`)")
+    _refuse_by_settings(run)
     used = ((b, used_advantage(run, b)) for b in run.rollouts.batches())
     batches = [b if a is b.advantage else replace(b, advantage=a) for b, a in used if a is not None]
     if not batches:
         raise NoData("no rollouts with advantages, nor settings that define them")
     if rows_complete(run) is False:
         raise NoData("the rollouts hold only part of the rows of a step, the loss is over all")
-    if run.config.text("loss_type") is None and "normalize_advantages" in run.config.values:
-        raise NoData("the loss of TRL's RLOO trainer is not among those recomputed here")
-    if run.config.number("updates_per_batch") not in (None, 1.0):
-        raise NoData("each logged step holds several updates, so ratios are not 1")
-    parts = run.config.number("steps_per_generation") or 0.0
-    if parts > (run.config.number("gradient_accumulation_steps") or parts):
-        raise NoData("each update trains part of a rollout batch (`steps_per_generation`)")
     beta = 0.0 if whole is None or kl_in_reward(run) else _kl_weight(run)
-    counts = TokenCounts(run, batches)
     rows = RowTable.of(run, batches)
-    trained = trained_tokens(run, rows, counts)
-    policy, spread, scale = _policy_loss(run, rows, trained)
-    logged = rows.logged(loss)
-    k = np.zeros(len(rows.steps)) if kl is None else rows.logged(kl)
-    h = rows.logged(entropy)
+    units = Units(run, rows.steps, loss.steps)
+    if len(units) < fewest:
+        raise NoData(_too_few(run, len(units), fewest))
+    counts = TokenCounts(run, batches)
+    trained = trained_tokens(run, rows, counts, units)
+    form = loss_form(run, rows, trained)
+    policy, spread = policy_loss(form, rows)
+    weights = units.logged(_engine_weight(run))  # of what an engine sampled, not scored by it
+    weights = np.where(np.isfinite(weights), weights, 1.0)
+    logged, h = units.logged(loss), units.logged(run.signals.get("entropy"))
+    k = units.logged(run.signals.get("kl_ref"))
+    k = np.zeros(len(units)) if run.signals.get("kl_ref") is None else k
     if whole is not None:  # a declared bonus
         logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
-    padded = _over_padding(run, rows, trained, beta * k)
-    columns = np.column_stack([rows.steps, logged, policy, beta * k * scale, h, spread, padded])
-    table = columns[np.isfinite(columns[:, 1:4]).all(axis=1) & ~_miscounted(run, rows, counts)]
+    padded = _over_padding(run, rows, trained, units.of_batches(beta * k), units)
+    columns = np.column_stack(
+        [
+            units.steps,
+            units.opened,
+            logged,
+            units.mean(policy) * weights,
+            beta * k * units.mean(form.kl),
+            h,
+            units.root(spread) * weights,
+            units.mean(padded),
+        ]
+    )
+    table = columns[
+        np.isfinite(columns[:, 2:5]).all(axis=1) & ~_miscounted(run, rows, counts, units)
+    ]
     if len(table) < fewest:
         raise NoData(
             f"{len(table)} steps with both a logged loss and the advantages of its rollouts; "
@@ -120,24 +140,67 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 1],
             table[:, 2],
             table[:, 3],
-            None if whole is None or np.isnan(table[:, 4]).any() else table[:, 4],
-            table[:, 5],
+            table[:, 4],
+            None if whole is None or np.isnan(table[:, 5]).any() else table[:, 5],
             table[:, 6],
+            table[:, 7],
             whole is not None,
         ),
         counts,
     )
 
 
-def _miscounted(run: Run, rows: RowTable, counts: TokenCounts) -> BoolArray:
-    """(S,) steps with cut rows whose token counts do not give the logged mean length.
+def _refuse_by_settings(run: Run) -> None:
+    """Raises NoData where settings make the loss another one than its type says."""
+    config = run.config
+    if config.text("loss_type") is None and "normalize_advantages" in config.values:
+        raise NoData("the loss of TRL's RLOO trainer is not among those recomputed here")
+    loss_type(run)
+    if config.number("updates_per_batch") not in (None, 1.0):
+        raise NoData("each logged step holds several updates, so ratios are not 1")
+    accumulation = config.number("gradient_accumulation_steps")
+    parts = config.number("steps_per_generation") or accumulation
+    if run.framework not in SCHEDULED and parts and parts > (accumulation or parts):
+        raise NoData("each update trains part of a rollout batch (`steps_per_generation`)")
+    if config.flag("use_adaptive_entropy"):
+        raise NoData("the weight of the entropy bonus changes by itself (`use_adaptive_entropy`)")
+    if (config.number("top_entropy_quantile") or 1.0) < 1.0:
+        raise NoData("the loss is over the tokens of highest entropy (`top_entropy_quantile`)")
+
+
+def _too_few(run: Run, n: int, fewest: int) -> str:
+    every = run.config.number("logging_steps") or 1
+    if every > 1:
+        return (
+            f"the loss is averaged over {every:g} steps (`logging_steps`), and {n} times the "
+            f"rollouts of all of them are there; at least {fewest} are needed"
+        )
+    updates = updates_per_batch(run)
+    if updates is not None and updates < 1:
+        return (
+            "each update trains several rollout batches (`steps_per_generation` below "
+            "`gradient_accumulation_steps`), of which the last one alone is written"
+        )
+    return (
+        f"{n} steps with both a logged loss and the advantages of its rollouts; "
+        f"at least {fewest} are needed"
+    )
+
+
+def _engine_weight(run: Run) -> Signal | None:
+    """Mean importance weight of engine-sampled tokens, where it multiplies the policy term."""
+    corrected = run.config.flag("vllm_importance_sampling_correction") is not False
+    return run.signals.get("is_ratio_mean") if run.config.flag("use_vllm") and corrected else None
+
+
+def _miscounted(run: Run, rows: RowTable, counts: TokenCounts, units: Units) -> BoolArray:
+    """(U,) units with cut rows whose token counts do not give the logged mean length.
 
     Where generation runs on behind the answer, the text does not tell which rows were cut.
     """
-    cut = np.nan_to_num(rows.logged(run.signals.get("truncation_rate"))) > 0
-    apart = rows.mean(rows.values(counts.rows)) - rows.logged(
-        run.signals.get("completion_length_mean")
-    )
+    cut = np.nan_to_num(units.logged(run.signals.get("truncation_rate"))) > 0
+    mean = units.mean(rows.mean(rows.values(counts.rows)))
+    apart = mean - units.logged(run.signals.get("completion_length_mean"))
     found: BoolArray = cut & (np.abs(apart) > TOKENS_APART)
     return found
 
@@ -154,7 +217,7 @@ def _kl_weight(run: Run) -> float:
     return beta or 0.0
 
 
-def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts) -> FloatArray:
+def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts, units: Units) -> FloatArray:
     """(N,) trained tokens per row: completion tokens, corrected by the logged trained count.
 
     At least 1; 0 where truncated rows are masked.
@@ -167,8 +230,9 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts) -> FloatArray:
     if run.config.flag("mask_truncated_completions") is True:
         n = np.where(rows.values(counts.cut), 0.0, n)
     mean = rows.mean(n)
-    count = rows.logged(run.signals.get("trained_tokens_mean"))
-    extra = count / MicrobatchRows(run).of_steps(rows) - mean
+    count = units.logged(run.signals.get("trained_tokens_mean"))
+    per_row = count / units.mean(MicrobatchRows(run).of_steps(rows))
+    extra = units.of_batches(per_row - units.mean(mean))
     off = np.abs(extra) > TOKENS_APART
     if not off.any():
         return n
@@ -185,40 +249,18 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts) -> FloatArray:
     return np.where(off[rows.step], adjusted, n)
 
 
-def _policy_loss(
-    run: Run, rows: RowTable, n: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Policy loss at ratio 1, its spread over rows, and the weight of a token-mean KL: (S,) each.
-
-    NaN where the loss type is not known.
-    """
-    steps = len(rows.steps)
-
-    def total(values: FloatArray) -> FloatArray:
-        found = np.bincount(rows.step, weights=values, minlength=steps)
-        return found.astype(np.float64)  # NaN stays NaN
-
-    kind = run.config.text("loss_type") or "dapo"
-    cap = run.config.number("max_completion_length")
-    tokens, size = total(n), rows.size.astype(np.float64)
-    weight, denominator, of_kl = rows.advantage * n, tokens, np.ones_like(tokens)
-    if kind == "dr_grpo" and cap:
-        denominator, of_kl = size * cap, tokens / (size * cap)
-    elif kind == "grpo":
-        weight, denominator = rows.advantage, size
-    elif kind not in TOKEN_MEAN:
-        weight = np.full(len(n), np.nan)
-    return -total(weight) / denominator, np.sqrt(total(weight**2)) / denominator, of_kl
-
-
-def _over_padding(run: Run, rows: RowTable, n: FloatArray, kl: FloatArray) -> FloatArray:
+def _over_padding(
+    run: Run, rows: RowTable, n: FloatArray, kl: FloatArray, units: Units
+) -> FloatArray:
     """(S,) loss at ratio 1 summed over tokens, over rows times the longest row of the step.
 
     `kl` (S,) is the weighed mean per token.
     """
-    longest = rows.logged(run.signals.get("completion_length_max"))
-    places = rows.size * np.where(np.isfinite(longest), longest, rows.highest(n))
+    longest = rows.highest(n)
+    if units.plain:
+        logged = rows.logged(run.signals.get("completion_length_max"))
+        longest = np.where(np.isfinite(logged), logged, longest)
     tokens = np.bincount(rows.step, weights=n, minlength=len(rows.steps))
     weighed = np.bincount(rows.step, weights=rows.advantage * n, minlength=len(rows.steps))
-    found: FloatArray = (kl * tokens - weighed) / np.maximum(places, 1.0)
+    found: FloatArray = (kl * tokens - weighed) / np.maximum(rows.size * longest, 1.0)
     return found

@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from firstbad.tools.errors import NoData
+from firstbad.tools.loss_forms import TOKENS_COUNT, loss_type
 from firstbad.tools.loss_model import collect_terms
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.segments import OF_THE_LOSS, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 
@@ -27,6 +28,8 @@ AHEAD, MOST = 10, 0.5
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.09, 0.3
 """Squared distance that rows left out can explain: q (1 - q), from one micro-batch of eight to a
 fifth over its maximum."""
+FLAT = 0.05
+"""Spread of the recomputed loss over that of its rows, below which there is no slope to read."""
 
 
 class LossScatter(HeldToSettings):
@@ -37,11 +40,17 @@ class LossScatter(HeldToSettings):
     """Of logged and recomputed loss, over the steps astray or all."""
     slope: float
     """Of logged on recomputed loss there: about the share of rows that is left."""
+    flat: bool
+    """The recomputed loss hardly varies there, as where each row weighs alike and the advantages of
+    a group sum to 0: neither slope nor correlation tell anything."""
     distance: float
     """Mean squared distance over the mean squared spread over rows, over the same steps."""
     rows_missing: float | None
     """Share of rows that, left out at random, makes that distance; None where none does."""
     accumulation_steps: float | None
+    token_agreement: float | None
+    """Of estimated and logged mean length; 1 where the loss weighs all rows alike, so that token
+    counts do not enter it."""
 
 
 @tool
@@ -57,7 +66,7 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
     """
     if run.config.flag("use_vllm"):
         raise NoData("another engine samples: its importance weights scale the rows of the loss")
-    terms, _ = collect_terms(run, fewest=FEWEST)
+    terms, counts = collect_terms(run, fewest=FEWEST)
     use = terms.spread > 0
     if use.sum() < FEWEST:
         raise NoData(f"fewer than {FEWEST} steps whose rows differ in advantage")
@@ -77,11 +86,13 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
     metrics = LossScatter(
         n_steps=len(steps),
         correlation=round(pearson(side.predicted, side.logged) or 0.0, 6),
-        slope=round(float(np.polyfit(side.predicted, side.logged, 1)[0]), 4),
+        slope=_slope(side.predicted, side.logged),
         distance=round(distance, 6),
+        flat=bool(np.std(side.predicted) < FLAT * np.sqrt((side.spread**2).mean())),
+        token_agreement=counts.agreement if loss_type(run) in TOKENS_COUNT else 1.0,
         rows_missing=None if missing is None else round(missing, 4),
         accumulation_steps=run.config.number("gradient_accumulation_steps"),
-        last_good_step=None if onset is None or opens else steps[onset - 1 - SILENT],
+        last_good_step=None if onset is None or opens else terms.good_before(onset - SILENT),
         first_bad_step=None if onset is None else steps[0 if opens else onset],
         from_start=opens,
         sampled=onset is not None and not opens,
@@ -100,6 +111,12 @@ def measure_loss_scatter(run: Run) -> Measured[LossScatter]:
         window=(steps[0], steps[-1]),
         signal="distance of logged and recomputed loss",
     )
+
+
+def _slope(x: FloatArray, y: FloatArray) -> float:
+    """Least-squares slope with intercept; 0 where `x` does not vary."""
+    r = pearson(x, y)
+    return 0.0 if r is None else round(r * float(np.std(y) / np.std(x)), 4)
 
 
 def _onset(astray: BoolArray) -> int | None:

@@ -91,9 +91,10 @@ def find_loss_terms(run: Run) -> Measured[LossTermsFound]:
         entropy_rise=rise,
         declared_coefficient=declared,
         declared_over_policy=over,
-        last_good_step=int(terms.steps[start - 1]) if start else None,
+        last_good_step=terms.good_before(start) if start else None,
         first_bad_step=None if start is None else int(terms.steps[start]),
         from_start=start == 0,
+        sampled=bool(start) and terms.wide,
     )
     text = "the loss holds nothing beyond advantage and KL terms"
     if declared:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.loss_units import Units, train_whole_batches
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
+from firstbad.tools.run import BoolArray, Capture, FloatArray, IntArray, Run, Signal
 from firstbad.tools.segments import OF_THE_BATCH, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
@@ -20,6 +22,8 @@ SHOWN = 40
 """Tokens of a row that are shown, ..."""
 LEAD_IN = 4
 """... and how many of them before the first wrong one."""
+FARTHEST = 8
+"""Most places by which a mask is looked for."""
 
 
 class Masks(Dated):
@@ -45,7 +49,11 @@ class Masks(Dated):
     share_rows_stop_untrained: float
     """Of finished rows: the stop token is outside the loss while the row is trained."""
     share_rows_shifted: float
-    """Of rows: the mask is the right one moved by one place."""
+    """Of rows: the mask is the right one moved by one to eight places."""
+    share_wrong_shifted: float
+    """... of those whose mask is wrong."""
+    shift_tokens: int | None
+    """By how many places most of them are moved, above 0 late."""
     share_rows_wrong: float
     finished_rows: int
     stops_guessed: bool
@@ -66,9 +74,10 @@ class _Count:
     empty_rows: int = 0
     finished: int = 0
     stop_untrained: int = 0
-    shifted: int = 0
     wrong: int = 0
     mask_differs: int = 0
+    shifts: Counter[int] = field(default_factory=Counter)
+    """Rows by the places that their mask is moved by."""
 
 
 @tool
@@ -99,6 +108,8 @@ def check_masks(run: Run) -> Measured[Masks]:
         raise NoData("no captures that hold token ids and a loss mask")
     rows = sum(c.rows for c in counts)
     finished = sum(c.finished for c in counts)
+    wrong = sum(c.wrong for c in counts)
+    shifts = sum((c.shifts for c in counts), Counter[int]())
     bad = [c.step for c in counts if c.wrong > 0.02 * c.rows]
     good = [c.step for c in counts if not bad or c.step < bad[0]]
     metrics = Masks(
@@ -112,7 +123,9 @@ def check_masks(run: Run) -> Measured[Masks]:
         completion_untrained=sum(c.untrained for c in counts),
         rows_untrained=sum(c.empty_rows for c in counts),
         share_rows_stop_untrained=_share(sum(c.stop_untrained for c in counts), finished),
-        share_rows_shifted=_share(sum(c.shifted for c in counts), rows),
+        share_rows_shifted=_share(shifts.total(), rows),
+        share_wrong_shifted=_share(shifts.total(), wrong),
+        shift_tokens=shifts.most_common(1)[0][0] if shifts else None,
         share_rows_wrong=_share(sum(c.wrong for c in counts), rows),
         finished_rows=finished,
         stops_guessed=guessed,
@@ -125,7 +138,6 @@ def check_masks(run: Run) -> Measured[Masks]:
     tables = [_per_capture(counts)]
     if example is not None:
         tables.append(example)
-    wrong = sum(c.wrong for c in counts)
     text = (
         f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
     )
@@ -161,9 +173,10 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
     right = loss == real
     rows = np.arange(len(loss))
     stop_out = finished & trained & ~loss[rows, np.maximum(end.stop_at, 0)]
-    shifted = trained & ~right.all(axis=1) & _is_shift(loss, real)
-    only_stop = stop_out & (right.sum(axis=1) == real.shape[1] - 1)
     wrong = (~right.all(axis=1) & trained) | prompt.any(axis=1)
+    shift = np.where(wrong, _shift(loss, real, prompt), 0)
+    shifted = shift != 0
+    only_stop = stop_out & (right.sum(axis=1) == real.shape[1] - 1)
     mask = capture.mask("completion_mask")
     differs = 0
     if mask is not None and mask.shape == real.shape:
@@ -180,7 +193,7 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
         empty_rows=int((~trained).sum()),
         finished=int((finished & trained).sum()),
         stop_untrained=int((only_stop & ~shifted).sum()),
-        shifted=int(shifted.sum()),
+        shifts=Counter(shift[shifted].tolist()),
         wrong=int(wrong.sum()),
         mask_differs=differs,
     )
@@ -198,18 +211,26 @@ def _pad_id(run: Run, beyond: npt.NDArray[np.generic]) -> int:
     return int(values[np.argmax(times)]) if len(values) else -1
 
 
-def _is_shift(loss: BoolArray, real: BoolArray) -> BoolArray:
-    """Rows whose mask is the right one moved by one place (what falls off an edge is lost)."""
-    late = np.zeros_like(real)
-    late[:, 1:] = real[:, :-1]
-    early = np.zeros_like(real)
-    early[:, :-1] = real[:, 1:]
+def _shift(loss: BoolArray, real: BoolArray, prompt: BoolArray) -> IntArray:
+    """(R,) places by which a row's mask is the right one moved (what falls off an edge is lost).
+
+    0: by none. Above 0: late, or without its first token. Below 0: early, with as many prompt
+    tokens trained; without these it is a mask that lacks its end.
+    """
+    found = np.zeros(len(loss), np.int64)
+    length = real.sum(axis=1)
     first_lost = real.copy()
     first_lost[:, 0] = False
-    moved = (loss == late).all(axis=1) | (loss == first_lost).all(axis=1)
-    # Moved to the front: the same set as "stop not trained" unless it also covers the prompt.
-    result: BoolArray = moved & (real.sum(axis=1) > 1)
-    return result
+    for k in range(1, min(FARTHEST, real.shape[1] - 1) + 1):
+        late, early = np.zeros_like(real), np.zeros_like(real)
+        late[:, k:], early[:, :-k] = real[:, :-k], real[:, k:]
+        moved = (loss == late).all(axis=1) & ~prompt.any(axis=1)
+        if k == 1:
+            moved |= (loss == first_lost).all(axis=1) & ~prompt.any(axis=1)
+        ahead = (loss == early).all(axis=1) & (prompt.sum(axis=1) == k)
+        open_to = (found == 0) & (length > k)
+        found = np.where(open_to & moved, k, np.where(open_to & ahead, -k, found))
+    return found
 
 
 def _token_table(
@@ -304,6 +325,7 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
     if trained is None or length is None:
         raise NoData("no logged count of trained tokens and mean completion length")
     configured = MicrobatchRows(run)
+    trained = _of_whole_batches(run, trained, length)
     steps = [int(s) for s in trained.steps if length.at(int(s))]
     known = [configured.at(step) for step in steps]
     cut = run.signals.get("truncation_rate")
@@ -356,6 +378,17 @@ def count_trained_tokens(run: Run) -> Measured[TrainedTokens]:
         window=(steps[0], steps[-1]),
         signal="trained tokens per step",
     )
+
+
+def _of_whole_batches(run: Run, trained: Signal, length: Signal) -> Signal:
+    """The count as a mean over all steps of a rollout batch, as the mean length is one.
+
+    A step may train a part of its batch (`steps_per_generation`).
+    """
+    if train_whole_batches(run):
+        return trained
+    units = Units(run, length.steps, trained.steps)
+    return replace(trained, steps=units.starts, values=units.logged(trained))
 
 
 def _whole_rows(per_length: FloatArray) -> float | None:

@@ -128,7 +128,7 @@ def compare_prompt_ids(run: Run) -> Measured[CapturedPrompts]:
             continue
         rows = list(zip(texts[0], texts[1].tolist(), strict=True))
         if capture.step in run.rollouts.steps:
-            prompts = {_plain(p) for p in set(run.rollouts.batch(capture.step).prompts)} - {""}
+            prompts = {plain_text(p) for p in set(run.rollouts.batch(capture.step).prompts)} - {""}
             kinds = {text: _held(text, prompts) for text in set(texts[0])}
             held = [kinds[text] for text, _ in rows]
             late = {text for text in kinds if any(_begins_inside(text, p) for p in prompts)}
@@ -216,6 +216,12 @@ def _which_end(begin_lost: float | None) -> str:
     return f"The {'beginning' if begin_lost > 0.5 else 'end'} of the prompt was lost."
 
 
+def captured_prompts(run: Run, capture: Capture) -> list[str] | None:
+    """Plain text of each captured prompt, R rows; None where it holds none."""
+    texts = _captured_texts(run, capture)
+    return None if texts is None else texts[0]
+
+
 def _captured_texts(run: Run, capture: Capture) -> tuple[list[str], FloatArray] | None:
     """Plain text and (R,) number of tokens of each captured prompt; None where it holds none."""
     ids, mask = capture.arrays.get("prompt_token_id"), capture.mask("prompt_mask")
@@ -224,13 +230,13 @@ def _captured_texts(run: Run, capture: Capture) -> tuple[list[str], FloatArray] 
     assert run.vocabulary is not None
     known = run.vocabulary.texts
     rows = [
-        _plain("".join(known.get(token, "\ufffd") for token in np.asarray(row)[real].tolist()))
+        plain_text("".join(known.get(token, "\ufffd") for token in np.asarray(row)[real].tolist()))
         for row, real in zip(ids, mask, strict=True)
     ]
     return rows, mask.sum(axis=1).astype(np.float64)
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Without special tokens and white space, which logged text and ids rarely share."""
     return "".join(_MARK.sub("", text).split())
 

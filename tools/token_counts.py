@@ -7,9 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
+from firstbad.tools.loss_units import Units
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run, Signal
 from firstbad.tools.stats import pearson
+from firstbad.tools.updates import mixes_batches
 
 FEWEST = 3
 """Steps that a line is fitted to."""
@@ -23,7 +25,8 @@ class TokenCounts:
     Where the source writes no counts, words or characters of the text are scaled by a straight
     line to the logged mean length; the unit that follows the logged mean better is used. A row that
     was cut has as many tokens as the cap, and no end token: the longest ones of a step are taken
-    for those, as many as the logged share says. Where only a sample of the rows is written, words
+    for those, as many as the logged share says. A logged mean over several steps is compared with
+    that of their rows. Where only a sample of the rows is written, words
     are scaled by one factor.
     """
 
@@ -44,6 +47,9 @@ class TokenCounts:
             both = np.isfinite(x) & np.isfinite(mean)
             if both.sum() >= FEWEST and x[both].any():
                 self._line = (float(mean[both].mean() / x[both].mean()), 0.0)
+            return
+        if logged is not None and mixes_batches(run):
+            self._calibrate_windows(table, Units(run, table.steps, logged.steps), logged)
             return
         n_cut, cap = _cut_rows(run, table)
         if logged is not None:  # rows as long as the cap must fit into the logged mean
@@ -80,6 +86,27 @@ class TokenCounts:
             told = (1 - share) * (slope * x + intercept) + share * cap
             known = np.isfinite(told) & np.isfinite(mean)
             self.agreement = round(min(r, pearson(told[known], mean[known]) or 0.0), 6)
+
+    def _calibrate_windows(self, table: RowTable, units: Units, logged: Signal) -> None:
+        """The unit and line that follow a logged mean over several steps, as a mean over them.
+
+        Where not all rollouts of a row are written, words are scaled by one factor.
+        """
+        mean = units.logged(logged)
+        best = -1.0
+        for unit in (words_of, characters_of):
+            values = table.mean(table.values(unit))
+            x = units.mean(values)
+            r = pearson(x, mean) if len(units) >= FEWEST else None
+            if r is not None and r > best:
+                best = r
+                slope, intercept = np.polyfit(x, mean, 1)
+                self._unit, self._line = unit, (float(slope), float(intercept))
+                self.agreement = round(r, 6)
+        if best < 0:
+            words = table.mean(table.values(words_of))
+            scale = float(logged.values.mean() / words.mean()) if words.any() else 1.0
+            self._unit, self._line = words_of, (scale, 0.0)
 
     def rows(self, batch: RolloutBatch) -> FloatArray:
         """(R,) tokens per row, at least 1."""

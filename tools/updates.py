@@ -59,15 +59,15 @@ def first_updates(run: Run, steps: IntArray) -> BoolArray | None:
 def mixes_batches(run: Run) -> bool:
     """Whether a logged row averages over more, or less, than the rollouts written beside it.
 
-    With `logging_steps` above 1 TRL writes the rollouts of the last batch alone. They are all of
-    the row where its steps train one batch as a whole: once or several times, and from its first
-    step on, also after a resume.
+    With `logging_steps` above 1, or several batches in an update, TRL writes the rollouts of the
+    last batch alone. They are all of the row where its steps train one batch as a whole: once or
+    several times, and from its first step on, also after a resume.
     """
     every = run.config.number("logging_steps") or 1
     accumulation = run.config.number("gradient_accumulation_steps")
-    if every <= 1:
-        return False
     updates = updates_per_batch(run)
+    if every <= 1:
+        return updates is not None and updates < 1
     if not updates or not accumulation or run.framework != "trl":
         return True
     a_pass = (run.config.number("steps_per_generation") or accumulation) / accumulation

@@ -421,6 +421,9 @@ def test_without_data(
     bare = changed.rebatch(run, lambda b: replace(b, advantage=None))
     assert "advantages" in missing(TOOL, bare)
     run = simulate(1, steps=30, config={"logging_steps": 10})
+    loss = run.signals.known["loss"]
+    tenth = replace(loss, steps=loss.steps[9::10], values=loss.values[9::10])
+    run = changed.relog(run, loss=tenth)
     assert "averaged over 10 steps" in missing(TOOL, run)
     run = changed.relog(simulate(1, steps=30), loss=[0.5] * 30)
     assert "does not vary" in missing(TOOL, run)

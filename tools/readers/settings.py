@@ -18,20 +18,33 @@ _VERL = {
     "temperature": _ROLLOUT + "temperature",
     "top_p": _ROLLOUT + "top_p",
     "top_k": _ROLLOUT + "top_k",
+    "loss_scale_factor": _ACTOR + "loss_scale_factor",
 }
 # Aggregation of the token losses, as TRL's loss of the same denominator. The other modes sum.
 _VERL_LOSS = {"token-mean": "dapo", "seq-mean-token-mean": "grpo"}
+_NEMO = {"beta": "loss_fn.reference_policy_kl_penalty"}
 
 
 def with_common_names(config: Config) -> Config:
-    """The config with what a verl config says added under the common names.
+    """The config with what a verl or NeMo-RL config says added under the common names.
 
-    Source: verl 0.9.1. A setting that is not stated is not added, except where verl's default is
-    documented and has not changed.
+    Sources: verl 0.9.1, NeMo-RL 0.6. A setting that is not stated is not added, except where the
+    framework's default is documented and has not changed.
     """
-    if not any(name.startswith("actor_rollout_ref.") for name in config.values):
-        return config
-    return replace(config, values={**_verl(config), **config.values})
+    if any(name.startswith("actor_rollout_ref.") for name in config.values):
+        return replace(config, values={**_verl(config), **config.values})
+    if any(name.startswith("loss_fn.") for name in config.values):
+        return replace(config, values={**_nemo(config), **config.values})
+    return config
+
+
+def _nemo(config: Config) -> Mapping[str, object]:
+    found: dict[str, object] = {
+        to: config.values[key] for to, key in _NEMO.items() if key in config.values
+    }
+    by_token = config.flag("loss_fn.token_level_loss") is not False
+    found["loss_type"] = "dapo" if by_token else "grpo"
+    return found
 
 
 def _verl(config: Config) -> Mapping[str, object]:
@@ -40,8 +53,9 @@ def _verl(config: Config) -> Mapping[str, object]:
     # Without `use_kl_loss` the loss holds no KL, whatever its coefficient says.
     in_loss = config.flag(_ACTOR + "use_kl_loss")
     found["beta"] = config.number(_ACTOR + "kl_loss_coef") if in_loss else 0.0
-    mode = config.text(_ACTOR + "loss_agg_mode") or "token-mean"
-    found["loss_type"] = _VERL_LOSS.get(mode, mode)
+    found["loss_type"] = _verl_loss(config)
+    weighed = config.text("algorithm.rollout_correction.rollout_is") is not None
+    found["vllm_importance_sampling_correction"] = weighed
     divides = config.flag("algorithm.norm_adv_by_std_in_grpo")
     found["scale_rewards"] = "none" if divides is False else "group"
     engine = config.text(_ROLLOUT + "name")
@@ -53,3 +67,17 @@ def _verl(config: Config) -> Mapping[str, object]:
         passes = config.number(_ACTOR + "ppo_epochs") or 1.0
         found["updates_per_batch"] = max(1.0, batch / mini) * passes
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _verl_loss(config: Config) -> str:
+    """The aggregation under the name of TRL's loss of the same denominator, else verl's name.
+
+    GSPO fixes the aggregation; another loss than the clipped one is known by its own name alone.
+    """
+    mode = config.text(_ACTOR + "policy_loss.loss_mode") or "vanilla"
+    if mode not in ("vanilla", "gspo"):
+        return mode
+    aggregation = config.text(_ACTOR + "loss_agg_mode") or "token-mean"
+    if mode == "gspo":
+        aggregation = "seq-mean-token-mean"
+    return _VERL_LOSS.get(aggregation, aggregation)

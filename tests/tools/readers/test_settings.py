@@ -1,4 +1,4 @@
-"""Settings of a verl run under the names that the tools read."""
+"""Settings of a verl or NeMo-RL run under the names that the tools read."""
 
 from __future__ import annotations
 
@@ -55,6 +55,39 @@ def test_a_coefficient_without_the_switch_is_no_kl_in_the_loss() -> None:
 )
 def test_an_aggregation_that_trl_lacks_keeps_its_name(mode: str, kind: str) -> None:
     assert read(actor_rollout_ref__actor__loss_agg_mode=mode).text("loss_type") == kind
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [(None, "token-sum"), ("vanilla", "token-sum"), ("gspo", "grpo"), ("cispo", "cispo")],
+)
+def test_a_loss_that_is_not_the_clipped_one(mode: str | None, kind: str) -> None:
+    config = read(
+        actor_rollout_ref__actor__policy_loss__loss_mode=mode,
+        actor_rollout_ref__actor__loss_agg_mode="token-sum",
+    )
+    assert config.text("loss_type") == kind
+
+
+@pytest.mark.parametrize(("weights", "corrected"), [(None, False), ("token", True)])
+def test_importance_weights_are_in_the_loss_where_they_are_asked_for(
+    weights: str | None, corrected: bool
+) -> None:
+    config = with_common_names(
+        Config({**VERL, "algorithm.rollout_correction.rollout_is": weights})
+    )
+    assert config.flag("vllm_importance_sampling_correction") is corrected
+
+
+@pytest.mark.parametrize(("by_token", "kind"), [(None, "dapo"), (True, "dapo"), (False, "grpo")])
+def test_nemo_rl(by_token: bool | None, kind: str) -> None:
+    values = {"loss_fn.reference_policy_kl_penalty": 0.01}
+    if by_token is not None:
+        values["loss_fn.token_level_loss"] = by_token
+    config = with_common_names(Config(values))
+    assert config.text("loss_type") == kind
+    assert config.number("beta") == 0.01
+    assert config.of_trainer
 
 
 def test_updates_need_both_sizes() -> None:

@@ -1,0 +1,175 @@
+"""Runs of every loss type that TRL has, and of batches that are cut otherwise than once a step."""
+
+from __future__ import annotations
+
+from firstbad.evals.trl_runs.plan import M2, M3, M7, Run, Settings, fault, sound
+
+SHORT: Settings = {"max_steps": 60}
+SEQUENCE: Settings = {**SHORT, "importance_sampling_level": "sequence"}
+QUARTERS: Settings = {
+    **SHORT,
+    "per_device_train_batch_size": 12,
+    "gradient_accumulation_steps": 4,
+}
+HALVES: Settings = {
+    **SHORT,
+    "per_device_train_batch_size": 12,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 4,
+}
+
+LOSSES: tuple[Run, ...] = (
+    sound(
+        "alpaca",
+        201,
+        "loss_type cispo in the config.",
+        "The loss is far above that of our other runs.",
+        config={**SHORT, "loss_type": "cispo", "epsilon_high": 5.0},
+    ),
+    sound(
+        "bream",
+        202,
+        "GSPO: sequence level ratios with loss_type grpo.",
+        "The loss is nearly 0.",
+        start=M2,
+        config={**SEQUENCE, "loss_type": "grpo"},
+    ),
+    sound(
+        "cicada",
+        203,
+        "loss_type sapo in the config.",
+        "The loss is never positive, is a term missing?",
+        start=M3,
+        config={**SHORT, "loss_type": "sapo"},
+    ),
+    sound(
+        "dace",
+        204,
+        "loss_type luspo in the config.",
+        "The loss is twenty times that of our other runs.",
+        config={**SEQUENCE, "loss_type": "luspo"},
+    ),
+    sound(
+        "hermit",
+        205,
+        "loss_type vespo in the config.",
+        "The loss is far above that of our other runs.",
+        start=M2,
+        config={**SHORT, "loss_type": "vespo"},
+    ),
+    sound(
+        "garfish",
+        206,
+        "steps_per_generation 4 with 2 accumulation steps: two updates on each batch.",
+        "Every second step is clipped a little.",
+        start=M3,
+        config=HALVES,
+    ),
+    sound(
+        "hake",
+        207,
+        "steps_per_generation 1 with 2 accumulation steps: two rollout batches for each update.",
+        "The completions on disk are half as many as we train on.",
+        config={**SHORT, "loss_type": "grpo", "steps_per_generation": 1},
+    ),
+    sound(
+        "iguana",
+        208,
+        "entropy_coef 0.02 in the config.",
+        "The loss is below 0 nearly always.",
+        start=M2,
+        config={**SHORT, "entropy_coef": 0.02},
+    ),
+    sound(
+        "lamprey",
+        209,
+        "bnpo over 4 micro-batches, truncated completions masked, cap 18.",
+        "Fewer tokens are trained than the completions have.",
+        start=M3,
+        config={
+            **QUARTERS,
+            "loss_type": "bnpo",
+            "max_completion_length": 18,
+            "mask_truncated_completions": True,
+        },
+    ),
+    sound(
+        "moth",
+        210,
+        "dr_grpo with two passes over each batch.",
+        "The ratio leaves 1 in every second step.",
+        config={
+            **SHORT,
+            "loss_type": "dr_grpo",
+            "scale_rewards": "none",
+            "num_iterations": 2,
+        },
+    ),
+    sound(
+        "oriole",
+        211,
+        "loss_type grpo, truncated completions masked, cap 18.",
+        "Some completions have no trained token.",
+        start=M2,
+        config={
+            **SHORT,
+            "loss_type": "grpo",
+            "max_completion_length": 18,
+            "mask_truncated_completions": True,
+        },
+    ),
+    fault(
+        "perch",
+        212,
+        "grad.accumulation_scale",
+        31,
+        "loss_type sapo; from 31 the loss is no longer divided by the 2 accumulation steps.",
+        "grad_norm doubled in the middle of the run.",
+        start=M3,
+        config={**SHORT, "loss_type": "sapo"},
+        trainer="UnscaledAccumulation",
+    ),
+    fault(
+        "ray",
+        213,
+        "grad.missing_microbatch",
+        None,
+        "loss_type luspo; the last of 4 micro-batches is multiplied by 0 in the loss.",
+        "grad_norm is low.",
+        start=M7,
+        config={**QUARTERS, "loss_type": "luspo", "importance_sampling_level": "sequence"},
+        trainer="LastMicroBatchSkipped",
+    ),
+    fault(
+        "sole",
+        214,
+        "grad.missing_microbatch",
+        31,
+        "GSPO with loss_type grpo; from 31 the last of 4 micro-batches is multiplied by 0.",
+        "grad_norm changed in the middle of the run.",
+        start=M2,
+        config={**QUARTERS, "loss_type": "grpo", "importance_sampling_level": "sequence"},
+        trainer="LastMicroBatchSkipped",
+    ),
+    fault(
+        "tench",
+        215,
+        "grad.accumulation_scale",
+        None,
+        "steps_per_generation 4; the loss is not divided by the 2 accumulation steps.",
+        "grad_norm is twice that of our other runs.",
+        config=HALVES,
+        trainer="UnscaledAccumulation",
+    ),
+    fault(
+        "urchin",
+        216,
+        "grad.accumulation_scale",
+        None,
+        "loss_type dr_grpo; the loss is not divided by the 2 accumulation steps.",
+        "grad_norm is twice that of our other runs.",
+        start=M3,
+        config={**SHORT, "loss_type": "dr_grpo", "scale_rewards": "none"},
+        trainer="UnscaledAccumulation",
+    ),
+)

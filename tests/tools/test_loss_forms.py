@@ -1,0 +1,200 @@
+"""What each loss type is at ratio 1, by hand, and where no identity is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "check_loss_identity"
+MakeRun = Callable[..., Run]
+MakeBatch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+STEPS = range(1, 21)
+CAP = 64
+
+
+def rollouts(batch: MakeBatch) -> list[RolloutBatch]:
+    """Three rows a step with A = 2, -1 and -s/10, and 10, 10 + s and 4 tokens."""
+    return [
+        batch(
+            s,
+            rewards={"correct": [1, 0, 0]},
+            advantage=[2, -1, -s / 10],
+            n_tokens=[10, 10 + s, 4],
+        )
+        for s in STEPS
+    ]
+
+
+def by_hand(kind: str, s: int) -> float:
+    advantage, n = (2, -1, -s / 10), (10, 10 + s, 4)
+    summed = -sum(a * t for a, t in zip(advantage, n, strict=True))
+    return {
+        "dapo": summed / sum(n),
+        "bnpo": summed / sum(n),
+        "grpo": -sum(advantage) / 3,
+        # 2A/t with t = 1 above 0 and 1.05 below
+        "sapo": -(2 * 2 + (-1 - s / 10) * 2 / 1.05) / 3,
+        "dr_grpo": summed / (3 * CAP),
+        "luspo": summed / 3,
+        "seq-mean-token-sum": summed / 3,
+        "seq-mean-token-sum-norm": summed / (3 * 500),
+        "token-sum": summed,
+    }[kind]
+
+
+KINDS = (
+    "dapo",
+    "bnpo",
+    "grpo",
+    "sapo",
+    "dr_grpo",
+    "luspo",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "token-sum",
+)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_value_at_ratio_1(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, kind: str, level: str
+) -> None:
+    config = {
+        "loss_type": kind,
+        "max_completion_length": CAP,
+        "loss_scale_factor": 500,
+        "importance_sampling_level": level,
+    }
+    logged = [by_hand(kind, s) for s in STEPS]
+    found = measure(
+        TOOL, make_run(rollouts=rollouts(batch), signals={"loss": logged}, config=config)
+    )
+    assert found["slope"] == pytest.approx(1, abs=1e-4)
+    assert found["correlation"] == 1
+    assert found["first_bad_step"] is None
+    # The other types give another loss: what is told apart is not told by chance.
+    for other in set(KINDS) - {kind}:
+        if by_hand(other, 3) != pytest.approx(by_hand(kind, 3)):
+            run = make_run(
+                rollouts=rollouts(batch),
+                signals={"loss": [by_hand(other, s) for s in STEPS]},
+                config=config,
+            )
+            told = measure(TOOL, run)
+            assert told["slope_deviation"] > 0.15 or told["correlation_least"] < 0.99
+
+
+@pytest.mark.parametrize("kind", ["grpo", "sapo", "luspo", "dapo"])
+def test_the_kl_term_is_weighed_as_the_loss_is(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, kind: str
+) -> None:
+    # KL (s % 7)/10 per token, the same in all rows; a sum over the 24 + s tokens of three rows in luspo.
+    beta = 0.5
+    logged = [
+        by_hand(kind, s) + beta * (s % 7) / 10 * ((24 + s) / 3 if kind == "luspo" else 1) for s in STEPS
+    ]
+    signals = {"loss": logged, "kl_ref": [(s % 7) / 10 for s in STEPS]}
+    config = {"loss_type": kind, "beta": beta}
+    run = make_run(rollouts=rollouts(batch), signals=signals, config=config)
+    found = measure(TOOL, run)
+    assert found["slope"] == pytest.approx(1, abs=1e-4)
+    assert found["kl_coefficient"] == pytest.approx(1, abs=1e-3)
+
+
+def test_verl_logs_kl_as_it_aggregates_it(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    kind, kl = "seq-mean-token-sum", [(s % 7) / 10 for s in STEPS]
+    logged = [by_hand(kind, s) + 0.5 * k for s, k in zip(STEPS, kl, strict=True)]
+    run = make_run(
+        rollouts=rollouts(batch),
+        signals={"loss": logged, "kl_ref": kl},
+        config={"loss_type": kind, "beta": 0.5},
+        framework="verl",
+    )
+    assert measure(TOOL, run)["kl_coefficient"] == pytest.approx(1, abs=1e-3)
+
+
+def test_rows_left_out_keep_their_place_in_a_mean_over_rows(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # A third row is cut at 40 tokens and masked: it still counts in the mean over three rows.
+    rows = [
+        batch(s, rewards={"r": [1, 0, 0]}, advantage=[2, -s / 10, -1], n_tokens=[10, 12, 40])
+        for s in STEPS
+    ]
+    logged = [-(2 - s / 10) / 3 for s in STEPS]
+    config = {"loss_type": "grpo", "mask_truncated_completions": True}
+    signals = {"loss": logged, "truncation_rate": [1 / 3] * len(STEPS)}
+    found = measure(TOOL, make_run(rollouts=rows, signals=signals, config=config))
+    assert (found["slope"], found["correlation"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"loss_type": "cispo"}, "cispo"),
+        ({"loss_type": "vespo"}, "vespo"),
+        ({"loss_type": "mine"}, "no identity is known for the loss type mine"),
+        ({"loss_type": "dr_grpo"}, "max_completion_length"),
+        ({"loss_type": "seq-mean-token-sum-norm"}, "loss_scale_factor"),
+        ({"loss_type": "dapo", "top_entropy_quantile": 0.2}, "top_entropy_quantile"),
+        ({"loss_type": "dapo", "use_adaptive_entropy": True}, "use_adaptive_entropy"),
+    ],
+)
+def test_no_identity_is_claimed(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    missing: Callable[..., str],
+    config: dict[str, object],
+    said: str,
+) -> None:
+    signals = {"loss": [by_hand("dapo", s) for s in STEPS]}
+    run = make_run(rollouts=rollouts(batch), signals=signals, config=config)
+    assert said in missing(TOOL, run)
+
+
+@pytest.mark.parametrize(
+    ("framework", "kind"), [("trl", "dapo"), ("nemo-rl", "dapo"), ("slime", "grpo"), ("roll", None)]
+)
+def test_a_type_that_is_not_stated_is_the_frameworks(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    missing: Callable[..., str],
+    framework: str,
+    kind: str | None,
+) -> None:
+    signals = {"loss": [by_hand(kind or "dapo", s) for s in STEPS]}
+    run = make_run(
+        rollouts=rollouts(batch), signals=signals, config={"beta": 0.0}, framework=framework
+    )
+    if kind is None:
+        assert "no loss type" in missing(TOOL, run)
+    else:
+        assert measure(TOOL, run)["slope"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_importance_weights_of_an_engine(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, corrected: bool
+) -> None:
+    """Their mean scales the loss where they are in it; where they are not, it says nothing."""
+    scale = 0.8 if corrected else 1.0
+    signals = {
+        "loss": [scale * by_hand("dapo", s) for s in STEPS],
+        "is_ratio_mean": [0.8] * len(STEPS),
+    }
+    config = {
+        "loss_type": "dapo",
+        "use_vllm": True,
+        "vllm_importance_sampling_correction": corrected,
+    }
+    run = make_run(rollouts=rollouts(batch), signals=signals, config=config)
+    assert measure(TOOL, run)["slope"] == pytest.approx(1, abs=1e-4)

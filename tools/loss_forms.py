@@ -1,0 +1,113 @@
+"""What a loss is at ratio 1, by its type: a weighed sum of the advantages over a denominator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import FloatArray, Run
+
+TOKEN_MEAN = ("dapo", "bnpo")
+"""Losses whose value at ratio 1 is the token mean of -A.
+
+BNPO takes the mean of each micro-batch. Which rows a micro-batch held is not written, so its loss
+follows the mean over all tokens with a scatter (r 0.989 with two micro-batches), not exactly."""
+SEQUENCE_SUM = ("luspo", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+TOKENS_COUNT = (*TOKEN_MEAN, *SEQUENCE_SUM, "dr_grpo", "token-sum")
+"""Losses in which a row weighs by its number of trained tokens."""
+OF_LOG_PROBS = ("cispo", "gpg", "vespo")
+"""Losses -A logp: at ratio 1 their value takes the log-prob of every token."""
+BY_DEFAULT = {
+    "ms-swift": None,  # resolved from other settings
+    "prime-rl": None,
+    "roll": None,
+    "slime": "grpo",
+}
+"""Loss type of a framework whose settings state none; a token mean elsewhere."""
+
+
+@dataclass(frozen=True)
+class LossForm:
+    """Loss at ratio 1 of N rows in S steps: -sum(weight) / denominator + kl x beta x mean KL."""
+
+    weight: FloatArray
+    """(N,)."""
+    denominator: FloatArray
+    """(S,)."""
+    kl: FloatArray
+    """(S,) of the logged KL, which is a token mean in TRL and aggregated as the loss in verl."""
+
+
+def loss_type(run: Run) -> str:
+    """The type that the settings state, else the framework's default.
+
+    Raises:
+        NoData: neither is known.
+    """
+    kind = run.config.text("loss_type") or BY_DEFAULT.get(run.framework, "dapo")
+    if kind is None:
+        raise NoData(f"the settings state no loss type, and {run.framework} has no fixed default")
+    return kind
+
+
+def loss_form(run: Run, rows: RowTable, n: FloatArray) -> LossForm:
+    """The form of the run's loss; `n` (N,) are trained tokens, 0 in rows left out of the loss.
+
+    Sources: TRL 1.16 `_compute_loss`, verl 0.9.1 `agg_loss`. The ratio of a sequence (GSPO) is 1 as
+    well, so its level makes no difference here.
+
+    Raises:
+        NoData: a type whose value at ratio 1 is not known from rollouts.
+    """
+    kind = loss_type(run)
+    size, tokens = rows.size.astype(np.float64), _total(rows, n)
+    trained, weight = n > 0, rows.advantage * n
+    of_rows, per_row = _total(rows, trained.astype(np.float64)) / size, tokens / size
+    if kind in TOKEN_MEAN:
+        form = weight, np.maximum(tokens, 1.0), np.ones_like(size)
+    elif kind == "grpo":
+        form = rows.advantage * trained, size, of_rows
+    elif kind == "sapo":
+        # 4/t sigmoid(t (ratio - 1)) A at ratio 1 is 2A/t.
+        above = run.config.number("sapo_temperature_pos") or 1.0
+        below = run.config.number("sapo_temperature_neg") or 1.05
+        scaled = rows.advantage * 2.0 / np.where(rows.advantage > 0, above, below)
+        form = scaled * trained, size, of_rows
+    elif kind == "dr_grpo":
+        form = weight, size * (cap := _width(run, kind, "max_completion_length")), per_row / cap
+    elif kind in SEQUENCE_SUM:
+        width = _width(run, kind, "loss_scale_factor") if kind.endswith("norm") else 1.0
+        form = weight, size * width, per_row / width
+    elif kind == "token-sum":
+        form = weight, np.ones_like(size), tokens
+    elif kind in OF_LOG_PROBS:
+        raise NoData(
+            f"the loss type is {kind}, whose value at ratio 1 takes the log-prob of every token, "
+            "which rollouts do not hold"
+        )
+    else:
+        raise NoData(f"no identity is known for the loss type {kind}")
+    weight, denominator, of_kl = form
+    return LossForm(weight, denominator, np.ones_like(size) if run.framework == "verl" else of_kl)
+
+
+def _total(rows: RowTable, values: FloatArray) -> FloatArray:
+    """(S,) sum over the rows of each step; NaN stays NaN."""
+    found = np.bincount(rows.step, weights=values, minlength=len(rows.steps))
+    return found.astype(np.float64)
+
+
+def policy_loss(form: LossForm, rows: RowTable) -> tuple[FloatArray, FloatArray]:
+    """Advantage term at ratio 1, and the root of its rows' summed squares: (S,) each."""
+    spread = np.sqrt(_total(rows, form.weight**2)) / form.denominator
+    return -_total(rows, form.weight) / form.denominator, spread
+
+
+def _width(run: Run, kind: str, setting: str) -> float:
+    width = run.config.number(setting)
+    if not width:
+        raise NoData(f"the loss type is {kind}, and its denominator (`{setting}`) is not stated")
+    return width
