@@ -42,6 +42,8 @@ class Settings:
     """Steps whose tokens are kept."""
     onset: int = 31
     """First step at which a fault that starts later is there."""
+    tools: bool = False
+    """The policy may call a tool, which answers in the row; then it goes on."""
 
     def config(self) -> dict[str, object]:
         """The settings under common names."""
@@ -110,6 +112,8 @@ class Trainer:
         self.s = Settings(**settings)
         self.rng = np.random.default_rng(self.s.seed)
         self.table = policy.first_table(np.random.default_rng(3))
+        if self.s.tools:
+            self.table = policy.that_calls(self.table)
         self.reference = self.table.copy()
         self.engine = self.table.copy()
         self.version = self.engine_version = 0
@@ -164,6 +168,10 @@ class Trainer:
         """Whether generation ends after this token."""
         return np.asarray(token == STOP)
 
+    def tool_answer(self, digit: int) -> list[int]:
+        """Tokens that the tool returns to a call for this task."""
+        return [policy.RESULT, policy.DIGITS[digit % len(policy.DIGITS)], policy.COLON]
+
     def generate(self, step: int) -> Batch:
         """Sample a group of completions for each prompt, token by token."""
         s = self.s
@@ -181,6 +189,8 @@ class Trainer:
             seen[row, width - len(given) : width] = given
         logp = np.full(ids.shape, np.nan)
         alive = np.ones(n, bool)
+        returned: list[list[int]] = [[] for _ in range(n)]
+        tasks = policy.task_of(ids[:, :width])
         for at in range(width, ids.shape[1]):
             attention = (np.where(source[:, :width] > 0, 1, 0).sum(axis=1))[:, None]
             position = attention + np.arange(1) + (at - width)
@@ -193,10 +203,20 @@ class Trainer:
             sampled = policy.log_softmax(self.sampler_logits(values))
             token = (sampled + self.rng.gumbel(size=sampled.shape)).argmax(axis=1)
             reported = self.reported_logp(raw[:, None], sampled[:, None], token[:, None])[:, 0]
-            ids[alive, at] = seen[alive, at] = token[alive]
-            logp[alive, at] = reported[alive]
-            source[alive, at] = 3
-            alive &= ~self.stops(token)
+            told = np.array([left.pop(0) if left else -1 for left in returned])
+            made = alive & (told < 0)
+            ids[made, at] = seen[made, at] = token[made]
+            logp[made, at] = reported[made]
+            source[made, at] = 3
+            ids[told >= 0, at] = seen[told >= 0, at] = told[told >= 0]
+            source[told >= 0, at] = 4
+            ended = made & self.stops(token)
+            called = ended & (ids[:, at - 1] == policy.CALL)
+            if s.tools:
+                ended &= ~called
+                for caller in np.flatnonzero(called).tolist():
+                    returned[caller] = self.tool_answer(int(tasks[caller]))
+            alive &= ~ended
         attention = np.asarray(source > 0).astype(np.int64)
         rows = Rows(ids, attention, np.maximum(attention.cumsum(axis=1) - 1, 0), source)
         return Batch(
