@@ -126,7 +126,7 @@ def check_masks(run: Run) -> Measured[Masks]:
     finished = sum(c.finished for c in counts)
     wrong = sum(c.wrong for c in counts)
     shifts = sum((c.shifts for c in counts), Counter[int]())
-    bad = [c.step for c in counts if c.wrong > 0.02 * c.rows]
+    bad = [c.step for c in counts if c.wrong > 0.02 * c.rows or c.run_on > 0.2 * c.rows]
     good = [c.step for c in counts if not bad or c.step < bad[0]]
     metrics = Masks(
         n_captures=len(counts),

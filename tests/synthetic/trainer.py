@@ -295,12 +295,24 @@ class Trainer:
         """Ratio of new to old probability."""
         return np.asarray(np.exp(new - old))
 
+    def ratio_slope(self, ratio: Array, log_ratio: Array) -> Array:
+        """Derivative of the ratio with respect to the new log-prob."""
+        return ratio
+
     def policy_terms(self, ratio: Array, advantage: Array) -> tuple[Array, Array]:
         """Objective of each token, and its derivative with respect to the ratio."""
         low, high = 1 - self.s.clip, 1 + self.s.clip
         plain, clipped = ratio * advantage, np.clip(ratio, low, high) * advantage
         cut = (plain > clipped) & ((ratio < low) | (ratio > high))
         return np.minimum(plain, clipped), np.where(cut, 0.0, advantage)
+
+    def loss_sum(self, values: Array, mask: Bools) -> float:
+        """Sum of the loss of the tokens in the mask; all arrays (R, L)."""
+        return float(values[mask].sum())
+
+    def in_loss(self, values: Array, mask: Bools) -> Array:
+        """(R, L) the values of the tokens in the mask, 0 elsewhere."""
+        return np.where(mask, values, 0.0)
 
     def kl_sign(self) -> float:
         """Sign and size of the KL term against the configured one."""
@@ -412,15 +424,15 @@ class Trainer:
         away = batch.ref - new
         kl = np.exp(away) - away - 1
         mask = batch.loss_mask
-        coefficient = -slope * ratio + self.kl_sign() * s.beta * (1 - np.exp(away))
+        coefficient = -slope * self.ratio_slope(ratio, new - batch.old) + self.kl_sign() * s.beta * (1 - np.exp(away))
         grad = np.zeros_like(self.table)
         loss, ledger = 0.0, []
         for one in self.microbatches(batch):
             own = np.zeros_like(mask)
             own[one.rows] = mask[one.rows]
             value = -objective + self.kl_sign() * s.beta * kl
-            part = one.scale * float(value[own].sum()) / one.denominator
-            gradient = self.gradient(rows, probs, np.where(own, coefficient, 0.0))
+            part = one.scale * self.loss_sum(value, own) / one.denominator
+            gradient = self.gradient(rows, probs, self.in_loss(coefficient, own))
             gradient *= one.scale / one.denominator
             loss += part
             if self.reaches(one):
@@ -470,7 +482,12 @@ class Trainer:
             **{f"reward_part/{n}": float(np.nanmean(v)) for n, v in batch.parts.items()},
         }
         recorder.scalars(step, self.scalars(row))
+        everywhere = {
+            "logits": raw, "log_softmax": log_probs, "logp": new, "log_ratio": new - batch.old,
+            "exp": ratio, "objective": objective, "kl": kl, "loss": np.array([loss]), "grad": grad,
+        }  # fmt: skip
         found = {
+            "everywhere": everywhere,
             "logits": raw[made], "log_softmax": log_probs[made], "logp": new[made],
             "log_ratio": (new - batch.old)[made], "exp": ratio[made], "objective": objective[made],
             "kl": kl[made],
