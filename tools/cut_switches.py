@@ -62,6 +62,16 @@ class _Count:
     captured: int = 0
     trained: int = 0
 
+    def differs(self, *, masked: bool) -> bool:
+        """Whether cut rows count in their groups, and are left out of the loss or not scored.
+
+        `masked`: the settings leave cut rows out, where no capture tells.
+        """
+        if not self.counted:
+            return False
+        untrained = not self.trained if self.captured else masked
+        return untrained or not self.scored
+
 
 @tool
 def check_cut_switches(run: Run) -> Measured[CutSwitches]:
@@ -84,7 +94,10 @@ def check_cut_switches(run: Run) -> Measured[CutSwitches]:
         trained = round(sum(c.trained for c in counts) / captured, 6)
     elif (masked := run.config.flag("mask_truncated_completions")) is not None:
         trained = float(not masked)
-    cut_steps = [c.step for c in counts if c.cut]
+    # Where captures tell, steps without one tell nothing.
+    read = [c for c in counts if c.captured or not captured or (c.cut and not c.scored)]
+    bad = [c.step for c in read if c.differs(masked=trained == 0.0 and not captured)]
+    good = [c.step for c in read if not bad or c.step < bad[0]]
     metrics = CutSwitches(
         n_rows=rows,
         n_cut=n_cut,
@@ -97,9 +110,10 @@ def check_cut_switches(run: Run) -> Measured[CutSwitches]:
         trained_by_setting=not captured and trained is not None,
         shift=round(sum(c.shift for c in counts) / max(1, groups), 6),
         size_cut=round(sum(c.size for c in counts) / max(1, n_cut), 6),
-        last_good_step=_before(counts, cut_steps),
-        first_bad_step=cut_steps[0] if cut_steps else None,
-        from_start=bool(cut_steps) and _before(counts, cut_steps) is None,
+        last_good_step=good[-1] if good and bad else None,
+        first_bad_step=bad[0] if bad else None,
+        from_start=bool(bad) and not good,
+        sampled=captured > 0,
     )
     said = "unknown" if trained is None else percent(trained)
     table = Table(
@@ -124,12 +138,6 @@ def check_cut_switches(run: Run) -> Measured[CutSwitches]:
 
 def _share(part: int, whole: int) -> float:
     return round(part / whole, 6) if whole else 0.0
-
-
-def _before(counts: list[_Count], cut_steps: list[int]) -> int | None:
-    """Last measured step before any row was cut."""
-    earlier = [c.step for c in counts if cut_steps and c.step < cut_steps[0]]
-    return earlier[-1] if earlier else None
 
 
 def _counts(run: Run) -> Iterator[_Count]:

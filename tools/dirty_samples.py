@@ -55,10 +55,10 @@ def find_dirty_samples(run: Run) -> Measured[DirtySamples]:
     A failure is the first step of a stretch with a value that is not finite, in the log or in the
     recorded trail, or with a gradient norm far above its median. For every name with m steps among
     N, of which h are among the F failures, the chance to hit as many at random is hypergeometric;
-    it is multiplied by the number of names.
+    it is multiplied by the number of names that come more than once.
 
-    Cannot tell: which of several samples that always come together it is, or what is wrong with
-    it.
+    Cannot tell: a sample that comes once; which of several samples that always come together it
+    is, or what is wrong with it.
     """
     failing = _failing(run)
     steps, where = _names(run)
@@ -98,9 +98,7 @@ def find_dirty_samples(run: Run) -> Measured[DirtySamples]:
     )
     text = f"{len(failures)} failures in {len(known)} steps with named samples"
     if best:
-        text += (
-            f"; the same {best.kind} is in {best.hits} of them and in {best.others} sound steps"
-        )
+        text += f"; the same {best.kind} is in {best.hits} of them and in {best.others} sound steps"
     return Measured(
         metrics,
         text,

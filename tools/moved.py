@@ -100,7 +100,7 @@ def check_moved_share(run: Run) -> Measured[MovedShare]:
     text = f"{len(half)} of {len(groups)} groups of parameters are stored with 16 bits"
     if least is not None:
         text += (
-            f"; of `{least}`, which has no copy in 32 bits, an update moves {percent(median[least])}"
+            f"; of `{least}`, without a copy in 32 bits, an update moves {percent(median[least])}"
         )
     return Measured(metrics, text, tables=(table,), signal="share of numbers that move")
 

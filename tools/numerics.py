@@ -42,8 +42,8 @@ class Numbers(Dated):
     """Non-finite values among captured trained tokens and advantages; where no loss mask was
     captured, among completion tokens."""
     nonfinite_masked: int
-    """Non-finite log-probs of tokens outside the loss, in the capture of the first bad step; 0 where
-    a capture of a sound step has them too."""
+    """Non-finite log-probs of tokens outside the loss, in the capture of the first bad step; 0
+    where a capture of a sound step has them too."""
     forward_finite: bool | None
     """In that capture the log-probs of the pass that is differentiated are finite."""
     log_ratio_over_limit: float | None

@@ -121,9 +121,7 @@ class TokenCounts:
         return counts
 
     def cut(self, batch: RolloutBatch) -> BoolArray:
-        """(R,) rows that were cut: by their finish reason, else as many as the log says, the
-        longest ones.
-        """
+        """(R,) rows that were cut, by finish reason, else as many of the longest as are logged."""
         if batch.finish is not None and all(batch.finish):
             return np.array([is_cut(reason) for reason in batch.finish])
         cut = np.zeros(len(batch), bool)

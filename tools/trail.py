@@ -31,8 +31,11 @@ EXP_LIMIT = {"float16": 11.09, "bfloat16": 88.72, "float32": 88.72, "float64": 7
 
 
 class TrailFigures(Dated):
-    """Recorded tensors; a step fails where the loss or what follows it is not finite, or a tensor
-    before it at a place that is trained."""
+    """Recorded tensors of captured steps.
+
+    A step fails where the loss or what follows it is not finite, or a tensor before it at a place
+    that is trained.
+    """
 
     n_steps: int
     """Captured steps with a trail."""

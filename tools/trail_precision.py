@@ -40,7 +40,9 @@ def check_trail_precision(run: Run) -> Measured[TrailPrecision]:
     half: list[int] = []
     for flown in run.flight:
         known = [
-            t for t in flown.trail if LOG_SOFTMAX <= place_of(t.place) <= KL and plain_dtype(t.dtype)
+            t
+            for t in flown.trail
+            if LOG_SOFTMAX <= place_of(t.place) <= KL and plain_dtype(t.dtype)
         ]
         steps += bool(known)
         for t in known:

@@ -92,9 +92,7 @@ def count_untrained_rows(run: Run) -> Measured[UntrainedRows]:
         title="rows without a trained token, by reason",
         columns=("step", "rows", *REASONS),
         rows=tuple(
-            (c.step, c.rows, *(c.by[reason] for reason in REASONS))
-            for c in counts[:60]
-            if c.by
+            (c.step, c.rows, *(c.by[reason] for reason in REASONS)) for c in counts[:60] if c.by
         ),
     )
     return Measured(

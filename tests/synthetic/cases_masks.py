@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from synthetic import policy
 from synthetic.cases import Case
+from synthetic.cases_numerics import Trailed
 from synthetic.policy import STOP, Array, Bools
 from synthetic.trainer import Batch, Trainer
 
@@ -90,7 +92,7 @@ class Dropped(Masked):
         """See the class."""
         made = batch.rows.made
         third = made.cumsum(axis=1) % 3 == 2
-        return made & ~(third & (batch.rows.ids != STOP))
+        return np.asarray(made & ~(third & (batch.rows.ids != STOP)))
 
 
 class StopUntrained(Masked):
@@ -98,7 +100,7 @@ class StopUntrained(Masked):
 
     def wrong(self, batch: Batch) -> Bools:
         """See the class."""
-        return batch.rows.made & (batch.rows.ids != STOP)
+        return np.asarray(batch.rows.made & (batch.rows.ids != STOP))
 
 
 class RunsOn(Trainer):
@@ -115,7 +117,7 @@ class RunsOnUntrained(RunsOn):
     def loss_mask(self, batch: Batch) -> Bools:
         """See the class."""
         stop = batch.rows.made & (batch.rows.ids == STOP)
-        return batch.rows.made & (stop.cumsum(axis=1) - stop == 0)
+        return np.asarray(batch.rows.made & (stop.cumsum(axis=1) - stop == 0))
 
 
 class Forged(Trainer):
@@ -170,7 +172,7 @@ class CutMasked(Trainer):
     def loss_mask(self, batch: Batch) -> Bools:
         """See the class."""
         cut = np.array([reason == "length" for reason in batch.finish])
-        return batch.rows.made & ~cut[:, None]
+        return np.asarray(batch.rows.made & ~cut[:, None])
 
 
 class RowsLost(Trainer):
@@ -179,7 +181,7 @@ class RowsLost(Trainer):
     def loss_mask(self, batch: Batch) -> Bools:
         """See the class."""
         lost = np.arange(len(batch.group)) % 4 == 3
-        return batch.rows.made & ~(lost & self.after)[:, None]
+        return np.asarray(batch.rows.made & ~(lost & self.after)[:, None])
 
 
 class NoAdvantageMasked(Trainer):
@@ -187,7 +189,7 @@ class NoAdvantageMasked(Trainer):
 
     def loss_mask(self, batch: Batch) -> Bools:
         """See the class."""
-        return batch.rows.made & (np.abs(batch.advantage) > 1e-9)[:, None]
+        return np.asarray(batch.rows.made & (np.abs(batch.advantage) > 1e-9)[:, None])
 
 
 class SecondObjective(Trainer):
@@ -211,32 +213,42 @@ class SecondObjectiveMoved(SecondObjective):
     whole = False
 
 
-class DirtySample(Trainer):
-    """One prompt of the data set comes back every few steps and breaks the gradient norm."""
+class DirtySample(Trailed):
+    """One prompt comes back every nine steps, with a token that no embedding has."""
 
     def draw_prompts(self) -> list[list[int]]:
         """See the class."""
         asked = super().draw_prompts()
-        self.dirty = self.step % 9 == 5
-        if self.dirty:
+        if self.step % 9 == 5:
             asked[0] = [policy.WORDS[0], policy.WORDS[0], policy.COPY, policy.COPY, policy.COLON]
         return asked
 
-    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+    def broken(self, rows: policy.Rows) -> Bools:
+        """(R,) rows for which the forward pass is not finite."""
+        copies = np.asarray(rows.ids == policy.COPY)
+        return np.asarray(copies.sum(axis=1) > 1)
+
+    def forward(self, table: Array, rows: policy.Rows, *, which: str) -> Array:
         """See the class."""
-        return {**row, "grad_norm": row["grad_norm"] * self.blow()}
+        out = super().forward(table, rows, which=which)
+        out[self.broken(rows)] = np.nan
+        return out
 
-    def blow(self) -> float:
-        """Factor on the gradient norm of the step."""
-        return 40.0 if self.dirty else 1.0
+    def numerics(self, batch: Batch, found: Mapping[str, Any]) -> dict[str, object]:
+        """Logits are not finite either."""
+        logits = np.array(found["everywhere"]["logits"])
+        logits[self.broken(batch.rows)] = np.nan
+        everywhere = {**found["everywhere"], "logits": logits}
+        return super().numerics(batch, {**found, "everywhere": everywhere})
 
 
-class SpikesAnywhere(DirtySample):
-    """The same prompt comes back, and the norm leaps at other steps."""
+class BrokenAnywhere(DirtySample):
+    """The same prompt comes back, and other rows break."""
 
-    def blow(self) -> float:
+    def broken(self, rows: policy.Rows) -> Bools:
         """See the class."""
-        return 40.0 if self.step in (8, 19, 30, 47, 55) else 1.0
+        first = np.arange(len(rows.ids)) == 0
+        return first & (self.step in (8, 19, 30, 47, 55))
 
 
 class SeesPadding(Trainer):
@@ -273,7 +285,9 @@ CASES = [
     Case("m4", PaddingTrained, "incident", "mask.padding", LATE),
     Case("m5", Late, "incident", "mask.shifted", LATE),
     Case("m6", lambda: LateByTwo(seed=4), "incident", "mask.shifted", LATE, twin_of="mask.padding"),
-    Case("m7", lambda: Early(**WITH_TOOLS), "incident", "mask.shifted", LATE, twin_of="mask.prompt"),
+    Case(
+        "m7", lambda: Early(**WITH_TOOLS), "incident", "mask.shifted", LATE, twin_of="mask.prompt"
+    ),
     Case("m8", Dropped, "incident", "mask.dropped", LATE),
     Case("m9", RunsOnUntrained, "incident", "mask.eos", LATE, {}, "cfg.completion_cap", names_stop),
     Case("m10", StopUntrained, "incident", "mask.eos", LATE, twin_of="mask.dropped"),
@@ -287,12 +301,29 @@ CASES = [
     Case("m18", SecondObjectiveMoved, "incident", "mask.prompt", (1, 1)),
     Case("m19", SecondObjective, "healthy", twin_of="mask.prompt"),
     Case("m20", DirtySample, "incident", "data.dirty_samples", (5, 5)),
-    Case("m21", SpikesAnywhere, "healthy", twin_of="data.dirty_samples"),
+    Case("m21", BrokenAnywhere, "incident", "num.overflow_activations", (8, 8),
+         twin_of="data.dirty_samples"),
     Case("m22", SeesPadding, "incident", "prob.positions", LATE),
     Case("m23", RunsOn, "incident", "mask.eos", LATE, {}, "cfg.completion_cap", names_stop),
-    Case("m25", lambda: RunsOnUntrained(onset=1), "incident", "mask.eos", (1, 1), {},
-         "cfg.completion_cap", names_stop),
-    Case("m26", lambda: Trainer(cap=2), "incident", "cfg.completion_cap", (1, 1), {}, "mask.eos",
-         names_stop),
+    Case(
+        "m25",
+        lambda: RunsOnUntrained(onset=1),
+        "incident",
+        "mask.eos",
+        (1, 1),
+        {},
+        "cfg.completion_cap",
+        names_stop,
+    ),
+    Case(
+        "m26",
+        lambda: Trainer(cap=2),
+        "incident",
+        "cfg.completion_cap",
+        (1, 1),
+        {},
+        "mask.eos",
+        names_stop,
+    ),
     Case("m24", StopLost, "incident", "mask.eos", (1, 1), files=names_stop),
 ]

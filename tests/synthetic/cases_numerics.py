@@ -9,7 +9,7 @@ import numpy as np
 
 from synthetic import policy
 from synthetic.cases import Case
-from synthetic.policy import STOP, Array, Bools, Rows
+from synthetic.policy import Array, Bools, Rows
 from synthetic.trainer import Batch, Trainer
 
 PLACES = (
@@ -157,22 +157,15 @@ class HalfLogits(Trailed):
         values = policy.logits(table, rows) / self.s.temperature
         with np.errstate(all="ignore"):
             values = np.maximum(values * self.unit, -65504.0).astype(np.float16).astype(np.float64)
-            self.seen = values / self.unit
-            return policy.log_softmax(self.seen)
+            values /= self.unit
+            if which == "new":
+                self.new_logits = values
+            return policy.log_softmax(values)
 
     def numerics(self, batch: Batch, found: Mapping[str, Any]) -> dict[str, object]:
         """The logits are those that were computed."""
-        everywhere = {**found["everywhere"], "logits": self.logits_seen}
+        everywhere = {**found["everywhere"], "logits": self.new_logits}
         return super().numerics(batch, {**found, "everywhere": everywhere})
-
-    def train(self, *args: Any, **settings: Any) -> None:
-        """Keep the logits of the pass that is differentiated."""
-        super().train(*args, **settings)
-
-    @property
-    def logits_seen(self) -> Array:
-        """Logits of the last pass."""
-        return self.seen
 
 
 class Excluded(Trailed):
@@ -282,9 +275,7 @@ class Absorbed(Trailed):
 
     def numerics(self, batch: Batch, found: Mapping[str, Any]) -> dict[str, object]:
         """See the class."""
-        own = [
-            {**p, "dtype": "bfloat16", "master_dtype": self.master} for p in found["parameters"]
-        ]
+        own = [{**p, "dtype": "bfloat16", "master_dtype": self.master} for p in found["parameters"]]
         return super().numerics(batch, {**found, "parameters": own})
 
 
@@ -300,7 +291,6 @@ class WithMaster(Absorbed):
 
 
 TOOLS: dict[str, Any] = {"cap": 16, "tools": True}
-assert STOP not in policy.NEVER
 
 CASES = [
     Case("n1", lambda: OverflowBehindMask(**TOOLS), "incident", "num.exp_overflow", (31, 33)),

@@ -424,7 +424,8 @@ class Trainer:
         away = batch.ref - new
         kl = np.exp(away) - away - 1
         mask = batch.loss_mask
-        coefficient = -slope * self.ratio_slope(ratio, new - batch.old) + self.kl_sign() * s.beta * (1 - np.exp(away))
+        along = self.ratio_slope(ratio, new - batch.old)
+        coefficient = -slope * along + self.kl_sign() * s.beta * (1 - np.exp(away))
         grad = np.zeros_like(self.table)
         loss, ledger = 0.0, []
         for one in self.microbatches(batch):

@@ -35,6 +35,7 @@ from firstbad.tools.run import (
     Signals,
     Vocabulary,
 )
+from synthetic.recorded import recorded
 
 Array = npt.NDArray[np.float64]
 
@@ -564,7 +565,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    return simulate(6, dumps=12, checkpoints=tuple(saved))
+    return recorded(simulate(6, dumps=12, checkpoints=tuple(saved)))
 
 
 @pytest.fixture(name="words", scope="session")

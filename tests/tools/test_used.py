@@ -20,8 +20,18 @@ PARTS = {
     "settings": ("args.json", "model_config.json"),
     "tokenizer": ("tokenizer",),
 }
-WITHOUT_DATA = ("check_stored_weights", "find_still_parameters")
-"""The demo has neither optimizer states nor weights."""
+WITHOUT_DATA = (
+    "check_attention",
+    "check_clamps",
+    "check_cut_switches",
+    "check_moved_share",
+    "check_stop_tokens",
+    "check_stored_weights",
+    "check_trail_precision",
+    "find_still_parameters",
+    "read_trail",
+)
+"""The demo has neither optimizer states nor weights, and no flight recorder ran."""
 
 
 def measure(folder: Path) -> dict[str, Evidence]:
