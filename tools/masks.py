@@ -93,6 +93,8 @@ class _Count:
     mask_differs: int = 0
     shifts: Counter[int] = field(default_factory=Counter)
     """Rows by the places that their mask is moved by."""
+    ends: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Trained rows by the places of their first and last trained token, from the right ones."""
 
 
 @tool
@@ -156,7 +158,7 @@ def check_masks(run: Run) -> Measured[Masks]:
     )
     tables = [_per_capture(counts)]
     if example is not None:
-        tables.append(example)
+        tables += [example, _table_of_ends(counts)]
     text = (
         f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
     )
@@ -223,11 +225,36 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
         shifts=Counter(shift[shifted].tolist()),
         wrong=int(wrong.sum()),
         mask_differs=differs,
+        ends=_ends(loss, real, prompt),
     )
     shown = None
     if wrong.any():
         shown = token_table(run, capture, real, prompt, int(np.argmax(wrong)))
     return count, end.guessed, shown
+
+
+def _ends(loss: BoolArray, real: BoolArray, prompt: BoolArray) -> Counter[tuple[int, int]]:
+    """Rows by how far the first and the last trained token are from those of the completion.
+
+    A trained prompt token counts as one place before the completion.
+    """
+    use = (loss.any(axis=1) | prompt.any(axis=1)) & real.any(axis=1)
+    n = real.shape[1]
+    first = np.where(prompt.any(axis=1), -prompt.sum(axis=1), loss.argmax(axis=1))
+    first = first - real.argmax(axis=1)
+    last = np.where(loss.any(axis=1), n - 1 - loss[:, ::-1].argmax(axis=1), -1)
+    last = last - (n - 1 - real[:, ::-1].argmax(axis=1))
+    return Counter(zip(first[use].tolist(), last[use].tolist(), strict=True))
+
+
+def _table_of_ends(counts: list[_Count]) -> Table:
+    found = sum((c.ends for c in counts), Counter[tuple[int, int]]())
+    return Table(
+        title="first and last trained token, in places from those of the completion",
+        columns=("first", "last", "rows"),
+        rows=tuple((*ends, rows) for ends, rows in found.most_common(8)),
+        cut_rows=max(0, len(found) - 8),
+    )
 
 
 def _rows_run_on(

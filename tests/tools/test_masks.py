@@ -301,7 +301,7 @@ def test_the_tokens_shown_lie_around_the_first_wrong_one(
     ids = [[5] * 13 + [STOP] + [6] * 50 + [PAD] * 2]  # generation went on behind the stop
     made = capture(9, token_id=ids, loss_mask=np.ones_like(ids))
     found = evidence(CHECK, make_run(captures=[made], vocabulary=words))
-    per_capture, tokens = found.tables
+    per_capture, tokens, _ = found.tables
     trained = dict(zip(per_capture.columns, per_capture.rows[0], strict=True))
     assert trained["sampled after the stop and trained"] == 50
     assert trained["padding trained"] == 2
@@ -643,3 +643,32 @@ def test_trained_prompt_tokens_stand_in_the_table(
         (1, 6, "completion", 1, 1),
         (2, STOP, "completion", 1, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("mask", "prompt", "first", "last"),
+    [
+        ([0, 0, 1, 1, 1, 1, 0], [0, 0, 0], 2, 2),  # late by two
+        ([1, 1, 0, 0, 0, 0, 0], [0, 1, 1], -2, -2),  # early by two
+        ([1, 1, 1, 0, 0, 0, 0], [0, 0, 0], 0, -1),  # without its stop token
+        ([1, 1, 1, 1, 1, 1, 1], [1, 1, 1], -3, 3),
+    ],
+)
+def test_first_and_last_trained_token(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    evidence: Callable[..., Evidence],
+    mask: list[int],
+    prompt: list[int],
+    first: int,
+    last: int,
+) -> None:
+    made = capture(
+        2,
+        token_id=[[5, 6, 7, STOP, PAD, PAD, PAD]] * 3,
+        loss_mask=[mask, mask, [1, 1, 1, 1, 0, 0, 0]],
+        prompt_loss_mask=[prompt, prompt, [0, 0, 0]],
+    )
+    ends = evidence(CHECK, make_run(captures=[made], vocabulary=words)).tables[2]
+    assert ends.rows == ((first, last, 2), (0, 0, 1))
