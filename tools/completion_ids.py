@@ -28,7 +28,7 @@ class CapturedCompletions(Dated):
 
     n_captures: int
     n_rows: int
-    """Captured rows under a prompt of the rollouts."""
+    """Captured rows."""
     share_other: float
     """Of those in the captures from the onset on, or in all: the text is that of no completion
     that the rollouts have under this prompt."""
@@ -56,8 +56,9 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     """Captured completion ids, as text, against the completions of the rollouts.
 
     White space and special tokens are left out of both; a row is compared with the completions
-    under its own prompt. Dated where captures agree with the rollouts up to a step and no longer
-    from then on: the ids are then not those that were sampled, as after tokenising the text again.
+    under its own prompt, or where none is found with all of the step. Dated where captures agree
+    with the rollouts up to a step and no longer from then on: the ids are then not those that were
+    sampled, as after tokenising the text again.
 
     Cannot tell: other ids that spell the same text; anything where the texts never agreed, since
     text may be logged without a part of it.
@@ -70,7 +71,7 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     fresh = (c for c in run.captures if c.step in steps and run.fresh_at(c.step))
     read = [r for c in fresh if (r := _read(run, c, run.rollouts.batch(c.step))).rows]
     if not read:
-        raise NoData("no captures of completion ids under a prompt of rollouts of the same step")
+        raise NoData("no captures of completion ids at a step whose rollouts are there")
     onset = _onset(read)
     late = read if onset is None else read[onset:]
     other = [pair for r in late for pair in r.other]
@@ -93,7 +94,9 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     told = f"{metrics.n_rows} captured completions: {percent(1 - metrics.share_other)} "
     told += "read as in the rollouts"
     if onset is not None and metrics.share_other_before is not None:
-        told += f" from step {read[onset].step} on, {percent(1 - metrics.share_other_before)} before"
+        told += (
+            f" from step {read[onset].step} on, {percent(1 - metrics.share_other_before)} before"
+        )
     table = Table(
         title="captured completions that the rollouts do not have",
         columns=("step", "captured", "nearest in the rollouts"),
@@ -110,7 +113,7 @@ def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
 
 
 def _onset(read: list[_Read]) -> int | None:
-    """First of the captures from which on texts differ, after some that agree; None: there is none."""
+    """First capture from which on all texts differ, after some that agree; None: there is none."""
     for i in range(1, len(read)):
         if max(r.share for r in read[:i]) <= FEW and min(r.share for r in read[i:]) >= MANY:
             return i
@@ -134,18 +137,16 @@ def _read(run: Run, capture: Capture, batch: RolloutBatch) -> _Read:
     # Where generation runs on behind a stop, rollouts hold all that was sampled.
     sampled = real if source is None else np.asarray(source == COMPLETION)
     for i in range(len(ids)):
-        if prompts is None:
-            under = list(range(len(completions)))
-        else:
-            held = [p for p in rows if p and p in prompts[i]]
-            under = rows[max(held, key=len)] if held else []
+        held = [p for p in rows if p and prompts is not None and p in prompts[i]]
+        under = rows[max(held, key=len)] if held else range(len(completions))
         tokens = np.asarray(ids)[i][sampled[i]].tolist()
-        if not under or not tokens:
+        if not tokens:
             continue
         text = plain_text("".join(known.get(token, "\ufffd") for token in tokens))
         read.rows += 1
         if not any(completions[j] == text for j in under):
-            nearest = min((completions[j] for j in under), key=lambda c: Levenshtein.distance(c, text))
+            nearest = min(
+                (completions[j] for j in under), key=lambda c: Levenshtein.distance(c, text)
+            )
             read.other.append((text, nearest))
     return read
-

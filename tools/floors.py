@@ -131,4 +131,3 @@ def _same(a: _Least, b: _Least) -> bool:
 def _is_power_of_ten(floor: float) -> bool:
     exponent = -floor / np.log(10.0)
     return bool(exponent > 2.5 and abs(exponent - round(exponent)) < 0.01)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,6 +105,23 @@ def policy_loss(form: LossForm, rows: RowTable) -> tuple[FloatArray, FloatArray]
     """Advantage term at ratio 1, and the root of its rows' summed squares: (S,) each."""
     spread = np.sqrt(_total(rows, form.weight**2)) / form.denominator
     return -_total(rows, form.weight) / form.denominator, spread
+
+
+def left_out_by_version(run: Run) -> float | None:
+    """Factor on the loss that the run's TRL version is known to leave out; None: there is none.
+
+    Before 1.9.1 a token mean was over the whole rollout batch, however many updates share it.
+    Source: TRL's `_compute_loss` before and since 1.9.1.
+    """
+    accumulation = run.config.number("gradient_accumulation_steps")
+    parts = run.config.number("steps_per_generation")
+    stated = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", run.version or "")
+    if run.framework != "trl" or stated is None or not accumulation or not parts:
+        return None
+    old = tuple(int(part or 0) for part in stated.groups()) < (1, 9, 1)
+    return (
+        accumulation / parts if old and accumulation != parts and loss_type(run) == "dapo" else None
+    )
 
 
 def _width(run: Run, kind: str, setting: str) -> float:

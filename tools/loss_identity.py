@@ -9,6 +9,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
+from firstbad.tools.loss_forms import TOKEN_MEAN, left_out_by_version, loss_type
 from firstbad.tools.loss_model import LossTerms, collect_terms
 from firstbad.tools.loss_terms import find_entropy_term
 from firstbad.tools.registry import Measured, tool
@@ -29,6 +30,8 @@ class LossIdentity(HeldToSettings):
     """Slope and correlation of logged against recomputed loss, and what the rest looks like."""
 
     n_steps: int
+    """Units compared: steps, or least stretches of them in which logged rows and rollout batches
+    come out even."""
     whole_loss: bool
     """The whole loss is logged; False: its policy term alone, whose reduction over micro-batches
     depends on the framework's version."""
@@ -50,6 +53,11 @@ class LossIdentity(HeldToSettings):
     """`slope_worst` rounded to the nearest whole number or its inverse, within 6 %; else None."""
     factor_is_accumulation: bool | None
     """That factor is the configured number of accumulation steps, or its inverse."""
+    factor_of_version: float | None
+    """The factor that the run's TRL version is known to leave out: accumulation steps over
+    `steps_per_generation`, before 1.9.1. None where the version is a later one, or not stated."""
+    factor_is_of_version: bool
+    """`slope_worst` is that factor, within 6 %."""
     padded_deviation: float
     """max(slope, 1/slope) - 1 on the worse side, of the logged loss on one that is recomputed with
     padding in its denominator: all rows times the longest one of the step."""
@@ -83,13 +91,17 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     """Slope and correlation of the logged loss on the loss recomputed from the rollouts.
 
     On the first pass over fresh rollouts every ratio is 1, so the loss is -sum(A n)/sum(n) for
-    token-mean losses, -mean(A) for sequence-mean ones, -sum(A n)/(B L_max) for a constant
-    denominator, plus beta x mean KL. n: completion tokens. A slope that is a whole number or its
+    token-mean losses (dapo, bnpo), -mean(A) for sequence-mean ones (grpo, also at sequence level),
+    -mean(2A/t) for sapo with its temperatures t, -sum(A n)/(B L_max) for a constant denominator
+    (dr_grpo), -mean(A n) for sequence sums (luspo), plus beta x mean KL. n: trained tokens. Where a
+    row is logged for several steps, or several updates share a batch, means over the same steps are
+    compared. A slope that is a whole number or its
     inverse names a factor; a change of slope dates it. One that follows the mean over the longest
     length of each step tells of padding in the denominator.
 
     Cannot tell: anything from the raw level of the loss; nor where ratio is not 1, or the rows
-    trained on are not those written down.
+    trained on are not those written down; nor for losses -A logp (cispo, vespo), whose value takes
+    the log-prob of every token.
     """
     terms, counts = collect_terms(run, fewest=FEWEST)
     extra = find_entropy_term(terms)
@@ -113,6 +125,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     slope, r = sides[worst]
     factor = _whole_factor(slope)
     accumulation = run.config.number("gradient_accumulation_steps")
+    of_version = left_out_by_version(run)
     off = _off((slope, r), joint)
     from_start = off and worst == 0
     if off and not cut:
@@ -147,6 +160,8 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
             if factor is None or accumulation is None
             else accumulation > 1 and factor in (accumulation, 1 / accumulation)
         ),
+        factor_of_version=of_version,
+        factor_is_of_version=of_version is not None and abs(slope / of_version - 1) < 0.06,
         padded_deviation=_deviation(padded[0]),
         padded_correlation=padded[1],
         padded_error_ratio=(
@@ -440,8 +455,13 @@ def _capture_correlation(run: Run, terms: LossTerms) -> float | None:
 
 
 def _captured_loss(run: Run, capture: Capture) -> float | None:
-    advantage = capture.numbers("advantage")
+    """Policy loss over the captured rows; None where it is no mean over tokens or rows."""
+    advantage, kind = capture.numbers("advantage"), loss_type(run)
+    if kind not in (*TOKEN_MEAN, "grpo"):
+        return None
     if advantage is None or advantage.ndim != 1 or "token_id" not in capture.arrays:
         return None
+    if kind == "grpo":
+        return float(-advantage.mean())
     n = completion_end(run, capture).real.sum(axis=1)
     return float(-(advantage * n).sum() / n.sum()) if n.sum() else None

@@ -133,7 +133,9 @@ def _spans(run: Run, batches: IntArray, micro: int) -> list[list[Span]]:
 
 def _even(spans: Sequence[Span], windows: Sequence[Span]) -> list[tuple[list[int], list[int]]]:
     """Indices of spans and windows, by stretch that both cover evenly."""
-    marked = sorted([(*s, i, 0) for i, s in enumerate(spans)] + [(*w, i, 1) for i, w in enumerate(windows)])
+    marked = sorted(
+        [(*s, i, 0) for i, s in enumerate(spans)] + [(*w, i, 1) for i, w in enumerate(windows)]
+    )
     found: list[tuple[list[int], list[int]]] = []
     start = stop = 0
     held: tuple[list[int], list[int]] = ([], [])

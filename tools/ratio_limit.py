@@ -23,11 +23,11 @@ class RatioLimit(Dated):
 
     n_steps: int
     """Steps whose largest, or least, ratio leaves 1."""
-    limit: float
-    """The most extreme ratio logged."""
+    limit: float | None
+    """The most extreme ratio logged; None where fewer than ten steps leave 1."""
     share_at_limit: float
     """Of those steps: their extreme is that very value, to 1e-4 of it."""
-    log_limit: float
+    log_limit: float | None
     """Its natural logarithm."""
     is_clip: bool
     """It is 1 + epsilon_high or 1 - epsilon: ratios logged after the clip, which is no clamp."""
@@ -48,12 +48,15 @@ def find_ratio_limit(run: Run) -> Measured[RatioLimit]:
         if (limit := _limit(run, run.signals.get(name), sign)) is not None
     ]
     if not found:
-        raise NoData(f"no ratio_max or ratio_min that leaves 1 in {FEWEST} steps")
+        if not any(run.signals.get(name) for name in ("ratio_max", "ratio_min")):
+            raise NoData("no ratio_max or ratio_min is logged")
+        free = RatioLimit(n_steps=0, limit=None, share_at_limit=0.0, log_limit=None, is_clip=False)
+        return Measured(free, f"fewer than {FEWEST} steps with a ratio that leaves 1")
     metrics = max(found, key=lambda m: (not m.is_clip, m.share_at_limit))
     return Measured(
         metrics,
         f"{percent(metrics.share_at_limit)} of the extreme ratios of {metrics.n_steps} steps are "
-        f"{number(metrics.limit, digits=5)}",
+        f"{number(metrics.limit or 1.0, digits=5)}",
         signal="extreme ratio of the step",
     )
 

@@ -34,7 +34,11 @@ _EXPERT = re.compile(r"(^|\.)experts?\.\d")
 """An expert that no token is sent to gets no gradient."""
 _WIDE = ("F32", "F64")
 """In 16 bits a small update leaves a number as it was."""
-_DECLARES = re.compile(r"freez|frozen|(^|\.|_)(peft|lora)|^adapter\.|trainable", re.I)
+_FREEZES = re.compile(r"freez|frozen|trainable", re.I)
+_ADAPTS = re.compile(r"(^|\.|_)(peft|lora)|^adapter\.", re.I)
+_ADAPTER = re.compile(r"(^|\.)lora_")
+_OUTPUT = re.compile(r"(^|\.)lora_(embedding_)?B(\.|$)")
+"""The factor of an adapter that begins as 0: while it is, the adapter adds nothing."""
 
 
 class StillParameters(Dated):
@@ -60,7 +64,16 @@ class StillParameters(Dated):
     """Share of the numbers that lie in tensors that are the same in all checkpoints, while others
     differ; buffers, embeddings and what is stored in 16 bits left out."""
     freezing_declared: bool
-    """A setting speaks of adapters or of frozen parts."""
+    """A setting speaks of frozen parts, or of adapters while none of theirs stands still."""
+    all_still: bool
+    """All tensors, stored in 32 bits, are the same in all checkpoints, although the gradient norm
+    and the learning rate are above 0 in more than five steps between them."""
+    adapter_outputs: int
+    """Output factors of adapters (`lora_B`) in the last checkpoint with weights."""
+    adapter_outputs_zero: int
+    """Those of which all sampled numbers are 0, more than five steps into the run."""
+    adapters_idle: bool
+    """All of them are, so that the adapters add nothing."""
 
 
 class _Counts(NamedTuple):
@@ -91,15 +104,19 @@ def find_still_parameters(run: Run) -> Measured[StillParameters]:
     fallen by half meanwhile, since small updates vanish. Nothing is unpickled.
 
     Cannot tell: a part that was frozen all along from one that should train; numbers that were not
-    sampled; the names of tensors from counts alone.
+    sampled; the names of tensors from counts alone; an idle adapter that does not begin as 0.
     """
     states = [
         _Counts(c.step, found)
         for c in run.checkpoints[-MOST_STATES:]
         if "optimizer.pt" in c.files and (found := step_counts(c.path / "optimizer.pt"))
     ]
-    moved = _moved(_spread([c for c in run.checkpoints if weight_files(c)]))
-    if not states and not moved:
+    saved = [c for c in run.checkpoints if weight_files(c)]
+    moved = _moved(_spread(saved))
+    outputs, idle = (
+        _adapter_outputs(saved[-1]) if saved and _trains(run, 0, saved[-1].step) else (0, 0)
+    )
+    if not states and not moved and not outputs:
         raise NoData("no optimizer state and no two checkpoints with weights that can be read")
     counted, at = _standing(states, resumes(run))
     stored, since = _same(moved, run)
@@ -108,19 +125,29 @@ def find_still_parameters(run: Run) -> Measured[StillParameters]:
         stored, since = [], _Bracket()
     bracket = _by_count(states[-1], at) if at is not None else since
     never = _never_moved(moved)
+    of_adapters = bool(counted) or any(_ADAPTER.search(t.name) for t in stored)
+    declared = {k for k, v in run.config.values.items() if v}
+    all_still = _all_still(run, moved)
+    idle_all = 0 < outputs == idle
     metrics = StillParameters(
         n_states=len(states),
         n_weights=len(moved) + bool(moved),
-        n_tensors=max(len(states[-1].of_tensor) if states else 0, len(sizes)),
+        n_tensors=max(len(states[-1].of_tensor) if states else 0, len(sizes), outputs),
         still_tensors=max(len(counted), len(stored)),
         counted_still=len(counted),
         counted_at=at,
         weights_still=len(stored),
         weights_still_share=_share(stored, sizes),
         never_moved_share=_share(never, sizes),
-        freezing_declared=any(_DECLARES.search(k) and v for k, v in run.config.values.items()),
+        freezing_declared=any(map(_FREEZES.search, declared))
+        or (any(map(_ADAPTS.search, declared)) and not of_adapters),
+        all_still=all_still,
+        adapter_outputs=outputs,
+        adapter_outputs_zero=idle,
+        adapters_idle=idle_all,
         last_good_step=bracket.last_good,
-        first_bad_step=bracket.first_bad,
+        first_bad_step=int(run.signals.steps[0]) if all_still or idle_all else bracket.first_bad,
+        from_start=all_still or idle_all,
         sampled=bracket.first_bad is not None and bracket.first_bad - 1 != bracket.last_good,
     )
     known = stored or never
@@ -222,6 +249,27 @@ def _never_moved(moved: Sequence[_Moved]) -> list[Tensor]:
         and not _SPARSE.search(t.name)
         and not any(pair.share.get(t, 0.0) for pair in moved)
     ]
+
+
+def _all_still(run: Run, moved: Sequence[_Moved]) -> bool:
+    shares = [(t, share) for pair in moved for t, share in pair.share.items()]
+    alike = bool(shares) and all(t.dtype in _WIDE and share == 0 for t, share in shares)
+    return alike and _trains(run, moved[0].first, moved[-1].last)
+
+
+def _trains(run: Run, first: int, last: int) -> bool:
+    """Whether more than five steps from `first` to `last` have a gradient and a rate above 0."""
+    norm, rate = run.signals.get("grad_norm_preclip"), run.signals.get("learning_rate")
+    if norm is None or rate is None:
+        return False
+    inside = (norm.steps > first) & (norm.steps <= last) & (norm.values > 0)
+    return sum((rate.at(step) or 0.0) > 0 for step in norm.steps[inside].tolist()) > FEWEST
+
+
+def _adapter_outputs(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Output factors of adapters in a checkpoint, and how many of them are 0."""
+    found = [bits for t, bits in sampled_weights(checkpoint).items() if _OUTPUT.search(t.name)]
+    return len(found), sum(not (bits << 1).any() for bits in found)  # the sign of a 0 is dropped
 
 
 def _share(tensors: Sequence[Tensor], sizes: Mapping[Tensor, int]) -> float | None:

@@ -121,9 +121,9 @@ class TokenCounts:
         return counts
 
     def cut(self, batch: RolloutBatch) -> BoolArray:
-        """(R,) rows that were cut, by finish reason, else as many of the longest as are logged."""
+        """(R,) rows that were cut: by finish reason, else the longest, as many as the log says."""
         if batch.finish is not None and all(batch.finish):
-            return np.array([is_cut(reason) for reason in batch.finish])
+            return np.array([is_cut(reason) for reason in batch.finish], bool)
         cut = np.zeros(len(batch), bool)
         n, _ = self._cut.get(batch.step, (0, np.nan))
         length = self._unit(batch) if batch.n_tokens is None else batch.n_tokens

@@ -516,7 +516,7 @@ MASKS = {
     "n_captures_without": 0,
     "prompt_trained": 0,
     "share_rows_wrong": 0.0,
-    "share_rows_shifted": 0.0,
+    "share_wrong_shifted": 0.0,
     "padding_trained": 0,
     "made_after_stop_share": 0.0,
 }
@@ -723,6 +723,9 @@ STILL = {
     "weights_still": 0,
     "weights_still_share": 0.0,
     "freezing_declared": False,
+    "all_still": False,
+    "adapter_outputs": 0,
+    "adapters_idle": False,
     "first_bad_step": 61,
 }
 
@@ -733,6 +736,16 @@ STILL = {
         ({}, "stands at 60", "high"),
         ({"freezing_declared": True}, "stands at 60", "medium"),
         ({"counted_still": 0, "weights_still": 36}, "bit for bit", "high"),
+        (
+            {"still_tensors": 0, "counted_still": 0, "adapter_outputs": 12, "adapters_idle": True},
+            "all 12 output factors",
+            "high",
+        ),
+        (
+            {"still_tensors": 0, "counted_still": 0, "all_still": True},
+            "Nothing that is saved trains",
+            "high",
+        ),
     ],
 )
 def test_a_part_that_stands_still(figures: dict[str, Any], told: str, confidence: str) -> None:

@@ -21,7 +21,7 @@ TRL = {
 }  # fmt: skip
 READ = {
     "gradient_accumulation_steps", "num_iterations", "beta", "loss_type", "scale_rewards",
-    "use_vllm", "logprob_diff_mean", "advantage", "loss",
+    "use_vllm", "logprob_diff_mean", "advantage", "loss", "ratio_max", "ratio_min",
 }  # fmt: skip
 VERL = re.compile(r"(actor_rollout_ref|algorithm|data|trainer)\.[a-z_.]+")
 

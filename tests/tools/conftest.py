@@ -565,7 +565,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
         saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
-    return recorded(simulate(6, dumps=12, checkpoints=tuple(saved)))
+
+    def log(values: dict[str, Array], steps: Array) -> None:
+        values["ratio_max"] = np.ones(len(steps))
+
+    return recorded(simulate(6, dumps=12, log=log, checkpoints=tuple(saved)))
 
 
 @pytest.fixture(name="words", scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,10 +95,11 @@ def test_the_value_at_ratio_1(
 def test_the_kl_term_is_weighed_as_the_loss_is(
     make_run: MakeRun, batch: MakeBatch, measure: Measure, kind: str
 ) -> None:
-    # KL (s % 7)/10 per token, the same in all rows; a sum over the 24 + s tokens of three rows in luspo.
+    # KL (s % 7)/10 per token in all rows; luspo sums over the 24 + s tokens of three rows.
     beta = 0.5
     logged = [
-        by_hand(kind, s) + beta * (s % 7) / 10 * ((24 + s) / 3 if kind == "luspo" else 1) for s in STEPS
+        by_hand(kind, s) + beta * (s % 7) / 10 * ((24 + s) / 3 if kind == "luspo" else 1)
+        for s in STEPS
     ]
     signals = {"loss": logged, "kl_ref": [(s % 7) / 10 for s in STEPS]}
     config = {"loss_type": kind, "beta": beta}
@@ -132,6 +134,29 @@ def test_rows_left_out_keep_their_place_in_a_mean_over_rows(
     logged = [-(2 - s / 10) / 3 for s in STEPS]
     config = {"loss_type": "grpo", "mask_truncated_completions": True}
     signals = {"loss": logged, "truncation_rate": [1 / 3] * len(STEPS)}
+    found = measure(TOOL, make_run(rollouts=rows, signals=signals, config=config))
+    assert (found["slope"], found["correlation"]) == (1, 1)
+
+
+def test_finish_reasons_say_which_rows_were_cut(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # Two rows have 40 tokens; the one that ended there is trained.
+    rows = [
+        batch(
+            s,
+            rewards={"r": [1, 0, 0]},
+            advantage=[2, -s / 10, -1],
+            n_tokens=[40, 12, 40],
+            finish=["stop", "stop", "length"],
+        )
+        for s in STEPS
+    ]
+    signals = {
+        "loss": [-(2 - s / 10) / 3 for s in STEPS],
+        "truncation_rate": [1 / 3] * len(STEPS),
+    }
+    config = {"loss_type": "grpo", "mask_truncated_completions": True}
     found = measure(TOOL, make_run(rollouts=rows, signals=signals, config=config))
     assert (found["slope"], found["correlation"]) == (1, 1)
 
@@ -198,3 +223,30 @@ def test_importance_weights_of_an_engine(
     }
     run = make_run(rollouts=rollouts(batch), signals=signals, config=config)
     assert measure(TOOL, run)["slope"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("version", "factor"),
+    [("1.8.0", 0.5), ("1.9", 0.5), ("1.9.1", None), ("1.16.0", None), (None, None)],
+)
+def test_the_factor_that_old_versions_leave_out(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, version: str | None, factor: float | None
+) -> None:
+    """Two updates share a batch, and each loss is divided by the tokens of both."""
+    rows = rollouts(batch)
+    made = [replace(b, step=2 * b.step - 1) for b in rows]
+    logged = [by_hand("dapo", s) / 2 for s in STEPS for _ in range(2)]
+    config = {
+        "loss_type": "dapo",
+        "gradient_accumulation_steps": 4,
+        "steps_per_generation": 8,
+    }
+    run = make_run(rollouts=made, signals={"loss": logged}, config=config, version=version)
+    found = measure(TOOL, run)
+    assert found["slope"] == pytest.approx(0.5, abs=1e-4)
+    assert found["factor_of_version"] == factor
+    assert found["factor_is_of_version"] == (factor is not None)
+    sound = make_run(
+        rollouts=made, signals={"loss": [2 * v for v in logged]}, config=config, version=version
+    )
+    assert not measure(TOOL, sound)["factor_is_of_version"]

@@ -129,9 +129,7 @@ def test_two_updates_on_each_batch(make_run: MakeRun, batch: MakeBatch, measure:
     assert (found["slope"], found["correlation"]) == (pytest.approx(1), pytest.approx(1))
 
 
-def test_trained_tokens_of_two_updates_on_each_batch(
-    make_run: MakeRun, measure: Measure
-) -> None:
+def test_trained_tokens_of_two_updates_on_each_batch(make_run: MakeRun, measure: Measure) -> None:
     """A step that trains the longer half of its batch trains no padding."""
     signals = {
         "trained_tokens_mean": [48.0, 32.0] * 15,

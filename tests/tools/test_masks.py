@@ -145,6 +145,39 @@ def test_each_wrong_mask_shows_and_is_dated_between_captures(
 
 
 @pytest.mark.parametrize(
+    ("mask", "prompt", "shift"),
+    [
+        ([0, 0, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0], 2),
+        ([0, 0, 0, 1, 1, 1, 1, 0], [0, 0, 0, 0], 3),
+        ([0, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0], 1),  # the first token out, nothing else
+        ([1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 1], -2),
+        ([1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0], None),  # the end is dropped
+        ([0, 0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0], None),  # the beginning is
+        ([1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0], None),  # padding
+        ([1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1], None),  # prompt
+        ([1, 1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0], None),  # right
+    ],
+)
+def test_a_mask_that_is_moved(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    mask: list[int],
+    prompt: list[int],
+    shift: int | None,
+) -> None:
+    made = capture(
+        token_id=[[5, 6, 7, STOP, PAD, PAD, PAD, PAD]] * 3,
+        loss_mask=[mask] * 3,
+        prompt_loss_mask=[prompt] * 3,
+    )
+    found = measure(CHECK, make_run(captures=[made], vocabulary=words))
+    assert found["shift_tokens"] == shift
+    assert found["share_wrong_shifted"] == found["share_rows_shifted"] == (shift is not None)
+
+
+@pytest.mark.parametrize(
     ("ids", "share"),
     [
         ([[5, STOP, 6, 7], [5, 6, STOP, STOP]], 1.0),  # sampled on, to the cap

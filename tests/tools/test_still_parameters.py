@@ -252,3 +252,109 @@ def test_without_data(make_run: MakeRun, missing: Callable[..., str], tmp_path: 
     write_weights(tmp_path / "model.safetensors", {"w": np.ones(4)})
     one = (checkpoint(tmp_path, 1),)
     assert "two checkpoints" in missing(TOOL, make_run(checkpoints=one))
+
+
+LORA = [f"base_model.model.layers.{i}.q_proj.lora_{side}.weight" for i in range(3) for side in "AB"]
+TRAINED = {"learning_rate": [1e-4] * 200, "grad_norm_preclip": [0.5] * 200}
+
+
+def adapters(folder: Path, step: int, outputs: Mapping[str, float]) -> Checkpoint:
+    """An adapter alone, as PEFT saves it: input factors are noise, output factors as given."""
+    rng = np.random.default_rng(step)
+    path = folder / f"checkpoint-{step}"
+    path.mkdir()
+    arrays = {name: np.full((8, 8), outputs.get(name, 0.0)) for name in LORA if "lora_B" in name}
+    arrays |= {name: rng.normal(size=(8, 8)) for name in LORA if "lora_A" in name}
+    header, data = {}, b""
+    for name, array in arrays.items():
+        numbers = array.astype("<f4").tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + len(numbers)],
+        }
+        data += numbers
+    text = json.dumps(header).encode()
+    (path / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return checkpoint(path, step)
+
+
+@pytest.mark.parametrize(
+    ("moved", "zero", "idle"),
+    [({}, 3, True), ({LORA[1]: 0.01}, 2, False), ({n: 0.01 for n in LORA}, 0, False)],
+    ids=["none", "one of three", "all"],
+)
+def test_adapters_whose_output_factor_is_still_0(
+    moved: dict[str, float],
+    zero: int,
+    idle: bool,
+    make_run: MakeRun,
+    measure: Measure,
+    tmp_path: Path,
+) -> None:
+    saved = (adapters(tmp_path, 40, moved if moved else {LORA[3]: -0.0}),)
+    found = measured(make_run, measure, saved, signals=TRAINED, config={"adapter.r": 8})
+    assert (found["adapter_outputs"], found["adapter_outputs_zero"]) == (3, zero)
+    assert (found["adapters_idle"], found["from_start"]) == (idle, idle)
+    assert found["first_bad_step"] == (1 if idle else None)
+    assert found["still_tensors"] == 0
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        {"learning_rate": [1e-4] * 200},
+        {**TRAINED, "grad_norm_preclip": [0.0] * 200},
+        {**TRAINED, "learning_rate": [0.0] * 36 + [1e-4] * 164},
+    ],
+    ids=["no norm logged", "no gradient", "warm-up from 0"],
+)
+def test_adapters_that_had_no_reason_to_move(
+    signals: dict[str, Any],
+    make_run: MakeRun,
+    measure: Measure,
+    missing: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    saved = (adapters(tmp_path, 40, {}),)
+    assert "two checkpoints" in missing(TOOL, make_run(checkpoints=saved, signals=signals))
+
+
+def test_adapters_that_stop_are_not_excused_by_being_adapters(
+    make_run: MakeRun, measure: Measure, stored: Any, counted: Any
+) -> None:
+    names = [*LORA, "base.weight"]
+    saved = stored(LORA, LORA[:2], LORA[:2], names=names, file="adapter_model.safetensors")
+    config = {"adapter.r": 8}
+    found = measured(make_run, measure, saved, config=config)
+    assert (found["weights_still"], found["freezing_declared"]) == (4, False)
+    found = measured(make_run, measure, saved, config={**config, "freeze_q_proj": True})
+    assert found["freezing_declared"]
+
+
+@pytest.mark.parametrize(
+    ("signals", "dtype", "still"),
+    [
+        (TRAINED, "F32", True),
+        (TRAINED, "BF16", False),  # small updates vanish in 16 bits
+        ({**TRAINED, "grad_norm_preclip": [0.0] * 200}, "F32", False),
+        ({**TRAINED, "learning_rate": [0.0] * 200}, "F32", False),
+    ],
+    ids=["trained", "16 bits", "no gradient", "rate 0"],
+)
+def test_nothing_that_is_saved_moves(
+    signals: dict[str, Any],
+    dtype: str,
+    still: bool,
+    make_run: MakeRun,
+    measure: Measure,
+    stored: Any,
+) -> None:
+    found = measured(make_run, measure, stored([], [], dtype=dtype), signals=signals)
+    assert (found["all_still"], found["from_start"]) == (still, still)
+    assert found["still_tensors"] == 0
+
+
+def test_a_run_that_moves_is_not_still(make_run: MakeRun, measure: Measure, stored: Any) -> None:
+    found = measured(make_run, measure, stored(NAMES[:1], NAMES[:1]), signals=TRAINED)
+    assert not found["all_still"]

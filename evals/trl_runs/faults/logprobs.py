@@ -112,3 +112,56 @@ class CoarseReference(LoggedGRPOTrainer):
             for weight in self.ref_model.parameters():
                 unit = weight.abs().amax(dim=-1, keepdim=True) / levels
                 weight.copy_((weight / unit).round() * unit)
+
+
+class FlooredLogProbs(LoggedGRPOTrainer):
+    """Log-probs are clamped from below, so that less likely tokens get no gradient."""
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        logps, *rest = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self.acting:
+            logps = logps.clamp(min=self.fault["floor"])
+            if kwargs.get("compute_entropy"):
+                self._scored[0] = logps.detach().float()
+        return logps, *rest
+
+
+class ClampedRatio(LoggedGRPOTrainer):
+    """The log-ratio is clamped far inside the clip of the objective."""
+
+    old: Any = None
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        self.old = inputs.get("old_per_token_logps")
+        return super()._loss_of(model, inputs)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        logps, *rest = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self.acting and kwargs.get("compute_entropy") and self.old is not None:
+            limit = self.fault["limit"]
+            logps = self.old + (logps - self.old).clamp(-limit, limit)
+            self._scored[0] = logps.detach().float()
+        return logps, *rest
+
+
+class Retokenised(LoggedGRPOTrainer):
+    """Replies are tokenised again from text, where the last word and the tag are one unknown."""
+
+    def _finish_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if not self.acting:
+            return batch
+        tag = self._tokenizer.convert_tokens_to_ids("</answer>")
+        ids, mask = batch["completion_ids"].clone(), batch["completion_mask"].clone()
+        for row, kept in zip(ids, mask, strict=True):
+            n = int(kept.sum())
+            places = [i for i in range(1, n) if int(row[i]) == tag]
+            if places:
+                last = places[-1]
+                row[last - 1] = self._tokenizer.unk_token_id
+                row[last : n - 1] = row[last + 1 : n].clone()
+                row[n - 1] = self._tokenizer.pad_token_id
+                kept[n - 1] = 0
+        batch["completion_ids"], batch["completion_mask"] = ids, mask
+        batch["num_items_in_batch"] = mask.sum()
+        self._rescore_reference(batch)
+        return batch

@@ -59,12 +59,12 @@ class TailDropped(LoggedGRPOTrainer):
 
 
 class ShiftedMask(LoggedGRPOTrainer):
-    """The loss mask sits one token too far right: first token out, one padding token in."""
+    """The loss mask sits a token or more too far right: first ones out, padding in."""
 
     def _finish_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         if self.acting:
             ids, mask = batch["completion_ids"], batch["completion_mask"]
-            extra = mask.new_zeros(mask.size(0), 1)
+            extra = mask.new_zeros(mask.size(0), self.fault.get("by", 1))
             batch["completion_ids"] = torch.cat([ids, extra + self._tokenizer.pad_token_id], dim=1)
             batch["row_mask"] = torch.cat([mask, extra], dim=1)
             batch["tool_mask"] = torch.cat([extra, mask], dim=1)

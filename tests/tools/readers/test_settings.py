@@ -73,9 +73,7 @@ def test_a_loss_that_is_not_the_clipped_one(mode: str | None, kind: str) -> None
 def test_importance_weights_are_in_the_loss_where_they_are_asked_for(
     weights: str | None, corrected: bool
 ) -> None:
-    config = with_common_names(
-        Config({**VERL, "algorithm.rollout_correction.rollout_is": weights})
-    )
+    config = with_common_names(Config({**VERL, "algorithm.rollout_correction.rollout_is": weights}))
     assert config.flag("vllm_importance_sampling_correction") is corrected
 
 
