@@ -248,7 +248,7 @@ class BrokenAnywhere(DirtySample):
     def broken(self, rows: policy.Rows) -> Bools:
         """See the class."""
         first = np.arange(len(rows.ids)) == 0
-        return first & (self.step in (8, 19, 30, 47, 55))
+        return np.asarray(first & (self.step in (8, 19, 30, 47, 55)))
 
 
 class SeesPadding(Trainer):
@@ -301,8 +301,14 @@ CASES = [
     Case("m18", SecondObjectiveMoved, "incident", "mask.prompt", (1, 1)),
     Case("m19", SecondObjective, "healthy", twin_of="mask.prompt"),
     Case("m20", DirtySample, "incident", "data.dirty_samples", (5, 5)),
-    Case("m21", BrokenAnywhere, "incident", "num.overflow_activations", (8, 8),
-         twin_of="data.dirty_samples"),
+    Case(
+        "m21",
+        BrokenAnywhere,
+        "incident",
+        "num.overflow_activations",
+        (8, 8),
+        twin_of="data.dirty_samples",
+    ),
     Case("m22", SeesPadding, "incident", "prob.positions", LATE),
     Case("m23", RunsOn, "incident", "mask.eos", LATE, {}, "cfg.completion_cap", names_stop),
     Case(
