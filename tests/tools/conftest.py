@@ -35,7 +35,6 @@ from firstbad.tools.run import (
     Signals,
     Vocabulary,
 )
-from synthetic.recorded import recorded
 
 Array = npt.NDArray[np.float64]
 
@@ -551,6 +550,8 @@ def _simulate() -> Callable[..., Run]:
 @pytest.fixture(scope="session")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A simulated run in which nothing is wrong, with twelve captures and two checkpoints."""
+    from synthetic.recorded import recorded  # here, since pages copy this file elsewhere
+
     root = tmp_path_factory.mktemp("healthy")
     saved = []
     for step in (30, 60):
