@@ -13,8 +13,8 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.prompt_ids import captured_prompts, plain_text
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, RolloutBatch, Run
-from firstbad.tools.tokens import completion_end
+from firstbad.tools.run import COMPLETION, Capture, RolloutBatch, Run
+from firstbad.tools.tokens import completion_end, sources
 
 FEW = 0.1
 """Share of the rows of a capture with another text, up to which it is sound."""
@@ -133,10 +133,13 @@ def _read(run: Run, capture: Capture, batch: RolloutBatch) -> _Read:
         rows.setdefault(plain_text(prompt), []).append(i)
     completions = [plain_text(text) for text in batch.completions]
     real = completion_end(run, capture).real
+    source = sources(capture)
+    # Where generation runs on behind a stop, rollouts hold all that was sampled.
+    sampled = real if source is None else np.asarray(source == COMPLETION)
     for i in range(len(ids)):
         held = [p for p in rows if p and prompts is not None and p in prompts[i]]
         under = rows[max(held, key=len)] if held else range(len(completions))
-        tokens = np.asarray(ids)[i][real[i]].tolist()
+        tokens = np.asarray(ids)[i][sampled[i]].tolist()
         if not tokens:
             continue
         text = plain_text("".join(known.get(token, "\ufffd") for token in tokens))

@@ -9,19 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.loss_units import Units, train_whole_batches
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, Capture, FloatArray, IntArray, Run, Signal
+from firstbad.tools.run import (
+    COMPLETION,
+    TOOL,
+    BoolArray,
+    Capture,
+    FloatArray,
+    IntArray,
+    Run,
+    Signal,
+)
 from firstbad.tools.segments import OF_THE_BATCH, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
-from firstbad.tools.tokens import completion_end
+from firstbad.tools.token_table import token_table
+from firstbad.tools.tokens import completion_end, pad_id, sources
 
-SHOWN = 40
-"""Tokens of a row that are shown, ..."""
-LEAD_IN = 4
-"""... and how many of them before the first wrong one."""
 FARTHEST = 8
 """Most places by which a mask is looked for."""
 
@@ -37,11 +43,17 @@ class Masks(Dated):
     """Completion tokens, read off the token ids."""
     prompt_trained: int
     """Prompt tokens in the loss."""
+    n_tool_tokens: int
+    """Tokens that a tool or environment returned, where the source of tokens is known."""
+    tool_trained: int
+    """... of them in the loss."""
     padding_trained: int
     """Tokens after the first stop in the loss."""
     made_after_stop_share: float
     """Of those: sampled ones, which are not the pad id (where no file names it, not the commonest
     one there): generation went on. A pad id that is a stop token hides repeated stops."""
+    share_rows_run_on: float
+    """Of rows: sampled tokens, in the loss or not, stand behind a stop token of the same turn."""
     completion_untrained: int
     """Completion tokens outside the loss, in rows that are trained at all."""
     rows_untrained: int
@@ -68,8 +80,11 @@ class _Count:
     rows: int = 0
     tokens: int = 0
     prompt: int = 0
+    tool: int = 0
+    tool_trained: int = 0
     padding: int = 0
     made: int = 0
+    run_on: int = 0
     untrained: int = 0
     empty_rows: int = 0
     finished: int = 0
@@ -78,14 +93,17 @@ class _Count:
     mask_differs: int = 0
     shifts: Counter[int] = field(default_factory=Counter)
     """Rows by the places that their mask is moved by."""
+    ends: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Trained rows by the places of their first and last trained token, from the right ones."""
 
 
 @tool
 def check_masks(run: Run) -> Measured[Masks]:
     """Loss masks of the captured rows against the token ids.
 
-    Expected: prompt 0, completion 1 up to and including the first stop token, nothing after it.
-    The end of a completion is read off the ids, not off the framework's own mask.
+    Expected: prompt 0, completion 1 up to and including the first stop token, nothing after it; in
+    a dialogue this holds for each turn, and what tools return is 0. The end of a completion is
+    read off the ids, not off the framework's own mask.
 
     Cannot tell: tokens that were never captured; whether an untrained row was meant (truncated
     rows may be), which is counted apart.
@@ -110,7 +128,7 @@ def check_masks(run: Run) -> Measured[Masks]:
     finished = sum(c.finished for c in counts)
     wrong = sum(c.wrong for c in counts)
     shifts = sum((c.shifts for c in counts), Counter[int]())
-    bad = [c.step for c in counts if c.wrong > 0.02 * c.rows]
+    bad = [c.step for c in counts if c.wrong > 0.02 * c.rows or c.run_on > 0.2 * c.rows]
     good = [c.step for c in counts if not bad or c.step < bad[0]]
     metrics = Masks(
         n_captures=len(counts),
@@ -118,8 +136,11 @@ def check_masks(run: Run) -> Measured[Masks]:
         n_rows=rows,
         n_tokens=sum(c.tokens for c in counts),
         prompt_trained=sum(c.prompt for c in counts),
+        n_tool_tokens=sum(c.tool for c in counts),
+        tool_trained=sum(c.tool_trained for c in counts),
         padding_trained=sum(c.padding for c in counts),
         made_after_stop_share=_share(sum(c.made for c in counts), sum(c.padding for c in counts)),
+        share_rows_run_on=_share(sum(c.run_on for c in counts), rows),
         completion_untrained=sum(c.untrained for c in counts),
         rows_untrained=sum(c.empty_rows for c in counts),
         share_rows_stop_untrained=_share(sum(c.stop_untrained for c in counts), finished),
@@ -137,14 +158,16 @@ def check_masks(run: Run) -> Measured[Masks]:
     )
     tables = [_per_capture(counts)]
     if example is not None:
-        tables.append(example)
+        tables += [example, _table_of_ends(counts)]
     text = (
         f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
     )
     if wrong:
         text += (
-            f" ({metrics.prompt_trained} prompt tokens and {metrics.padding_trained} after the "
-            f"first stop trained, {metrics.completion_untrained} completion tokens not)"
+            f" ({metrics.prompt_trained} prompt tokens, "
+            + (f"{metrics.tool_trained} of tools, " if metrics.n_tool_tokens else "")
+            + f"{metrics.padding_trained} after the stop trained, "
+            f"{metrics.completion_untrained} completion tokens not)"
         )
     if without:
         text += f"; {without} captures without a loss mask of the shape of the ids"
@@ -181,14 +204,20 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
     differs = 0
     if mask is not None and mask.shape == real.shape:
         differs = int((mask & ~real).any(axis=1).sum())
-    beyond = np.asarray(capture.arrays["token_id"])[loss & ~real]
+    ids, source = np.asarray(capture.arrays["token_id"]), sources(capture)
+    tool = np.zeros_like(real) if source is None else np.asarray(source == TOOL)
+    behind = ~real & ~tool
+    beyond = ids[loss & behind]
     count = _Count(
         step=capture.step,
         rows=len(loss),
         tokens=int(real.sum()),
         prompt=int(prompt.sum()),
+        tool=int(tool.sum()),
+        tool_trained=int((loss & tool).sum()),
         padding=len(beyond),
-        made=int((beyond != _pad_id(run, beyond)).sum()),
+        made=int((beyond != pad_id(run, beyond)).sum()),
+        run_on=_rows_run_on(run, ids, behind & (end.stop_at >= 0)[:, None], source),
         untrained=int((~loss & real)[trained].sum()),
         empty_rows=int((~trained).sum()),
         finished=int((finished & trained).sum()),
@@ -196,19 +225,46 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
         shifts=Counter(shift[shifted].tolist()),
         wrong=int(wrong.sum()),
         mask_differs=differs,
+        ends=_ends(loss, real, prompt),
     )
     shown = None
     if wrong.any():
-        shown = _token_table(run, capture, loss, real, int(np.argmax(wrong)), _pad_id(run, beyond))
+        shown = token_table(run, capture, real, prompt, int(np.argmax(wrong)))
     return count, end.guessed, shown
 
 
-def _pad_id(run: Run, beyond: npt.NDArray[np.generic]) -> int:
-    """The pad id; where no file names it, the commonest of the ids given."""
-    if run.vocabulary is not None and run.vocabulary.pad_id is not None:
-        return run.vocabulary.pad_id
-    values, times = np.unique(beyond, return_counts=True)
-    return int(values[np.argmax(times)]) if len(values) else -1
+def _ends(loss: BoolArray, real: BoolArray, prompt: BoolArray) -> Counter[tuple[int, int]]:
+    """Rows by how far the first and the last trained token are from those of the completion.
+
+    A trained prompt token counts as one place before the completion.
+    """
+    use = (loss.any(axis=1) | prompt.any(axis=1)) & real.any(axis=1)
+    n = real.shape[1]
+    first = np.where(prompt.any(axis=1), -prompt.sum(axis=1), loss.argmax(axis=1))
+    first = first - real.argmax(axis=1)
+    last = np.where(loss.any(axis=1), n - 1 - loss[:, ::-1].argmax(axis=1), -1)
+    last = last - (n - 1 - real[:, ::-1].argmax(axis=1))
+    return Counter(zip(first[use].tolist(), last[use].tolist(), strict=True))
+
+
+def _table_of_ends(counts: list[_Count]) -> Table:
+    found = sum((c.ends for c in counts), Counter[tuple[int, int]]())
+    return Table(
+        title="first and last trained token, in places from those of the completion",
+        columns=("first", "last", "rows"),
+        rows=tuple((*ends, rows) for ends, rows in found.most_common(8)),
+        cut_rows=max(0, len(found) - 8),
+    )
+
+
+def _rows_run_on(
+    run: Run, ids: npt.NDArray[np.generic], behind: BoolArray, source: IntArray | None
+) -> int:
+    """Rows with a sampled token behind their stop, (R, T) `behind`; the pad id is none."""
+    if source is not None:
+        behind = behind & (source == COMPLETION)
+    made = behind & (ids != pad_id(run, ids[behind]))
+    return int(made.any(axis=1).sum())
 
 
 def _shift(loss: BoolArray, real: BoolArray, prompt: BoolArray) -> IntArray:
@@ -233,39 +289,6 @@ def _shift(loss: BoolArray, real: BoolArray, prompt: BoolArray) -> IntArray:
     return found
 
 
-def _token_table(
-    run: Run, capture: Capture, loss: BoolArray, real: BoolArray, row: int, pad: int
-) -> Table:
-    """The tokens of a row from a few before its first wrong one on."""
-    ids = np.asarray(capture.arrays["token_id"])[row]
-    texts = run.vocabulary.texts if run.vocabulary else {}
-    advantage = capture.numbers("advantage")
-    a: Scalar = None
-    if advantage is not None and advantage.ndim == 1:
-        a = round(float(advantage[row]), 4)
-    wrong = loss[row] != real[row]
-    start = max(0, int(np.argmax(wrong)) - LEAD_IN) if wrong.any() else 0
-    stop = min(len(ids), start + SHOWN)
-    rows = tuple(
-        (
-            i,
-            int(ids[i]),
-            texts.get(int(ids[i]), ""),
-            "completion" if real[row, i] else "padding" if ids[i] == pad else "after the stop",
-            int(loss[row, i]),
-            int(real[row, i]),
-            a,
-        )
-        for i in range(start, stop)
-    )
-    return Table(
-        title=f"token table: step {capture.step}, row {row}",
-        columns=("position", "id", "text", "source", "in loss", "expected", "advantage"),
-        rows=rows,
-        cut_rows=len(ids) - len(rows),
-    )
-
-
 def _per_capture(counts: list[_Count]) -> Table:
     return Table(
         title="masks per capture",
@@ -274,12 +297,22 @@ def _per_capture(counts: list[_Count]) -> Table:
             "rows",
             "wrong rows",
             "prompt trained",
+            "tool trained",
             "sampled after the stop and trained",
             "padding trained",
             "untrained",
         ),
         rows=tuple(
-            (c.step, c.rows, c.wrong, c.prompt, c.made, c.padding - c.made, c.untrained)
+            (
+                c.step,
+                c.rows,
+                c.wrong,
+                c.prompt,
+                c.tool_trained,
+                c.made,
+                c.padding - c.made,
+                c.untrained,
+            )
             for c in counts[:60]
         ),
         cut_rows=max(0, len(counts) - 60),

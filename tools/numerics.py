@@ -8,8 +8,9 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, Run
-from firstbad.tools.tokens import completion_end
+from firstbad.tools.run import TOOL, BoolArray, Capture, Run
+from firstbad.tools.tokens import completion_end, sources
+from firstbad.tools.trail import EXP_LIMIT
 
 # Where a quantity stands in the order of computation: the first to break is nearest the cause.
 ORDER = {
@@ -38,7 +39,16 @@ class Numbers(Dated):
     n_values: int
     n_signals: int
     nonfinite_captured: int
-    """Non-finite values among captured completion tokens and advantages."""
+    """Non-finite values among captured trained tokens and advantages; where no loss mask was
+    captured, among completion tokens."""
+    nonfinite_masked: int
+    """Non-finite log-probs of tokens outside the loss, in the capture of the first bad step; 0
+    where a capture of a sound step has them too."""
+    forward_finite: bool | None
+    """In that capture the log-probs of the pass that is differentiated are finite."""
+    log_ratio_over_limit: float | None
+    """Largest log-ratio in that capture (new against old or reference, masked tokens too) over the
+    largest argument for which exp is finite."""
     nonfinite_logged_steps: int
     """Steps at which a recognised signal was logged as NaN or Inf, without `scaler_skips`."""
     scaler_skips: int
@@ -93,6 +103,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
     steps = run.signals.steps.tolist() or [c.step for c in run.captures]
     good = [s for s in steps if first is None or s < first[0]]
     beside = _finite_beside(run, first)
+    masked, forward, over = _at_first(run, None if first is None else first[0])
     low = run.config.flag("fp16") or run.config.flag("bf16")
     metrics = Numbers(
         n_captures=captures,
@@ -100,6 +111,9 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         n_values=values,
         n_signals=len(run.signals.known),
         nonfinite_captured=in_captures,
+        nonfinite_masked=masked,
+        forward_finite=forward,
+        log_ratio_over_limit=over,
         nonfinite_logged_steps=len(logged),
         scaler_skips=len(skips),
         first_nonfinite_order=first[1] if first else None,
@@ -166,16 +180,66 @@ _CAPTURED = ("logp_new", "logp_old", "logp_ref", "entropy", "advantage")
 
 
 def _captured(run: Run, capture: Capture) -> list[tuple[str, int, int]]:
-    real = completion_end(run, capture).real if "token_id" in capture.arrays else None
+    use = completion_end(run, capture).real if "token_id" in capture.arrays else None
+    loss = capture.mask("loss_mask")
+    if use is not None and loss is not None and loss.shape == use.shape:
+        use = use & loss
     counts = []
     for name in _CAPTURED:
         array = capture.numbers(name)
         if array is None:
             continue
-        if real is not None and array.shape == real.shape:
-            array = array[real]
+        if use is not None and array.shape == use.shape:
+            array = array[use]
         counts.append((name, int((~np.isfinite(array)).sum()), int(array.size)))
     return counts
+
+
+def _at_first(run: Run, step: int | None) -> tuple[int, bool | None, float | None]:
+    """What the capture of the first bad step holds: see the fields of `Numbers`."""
+    captured = set(run.captures.steps.tolist()) - set(run.captures.unreadable)
+    if step is None or step not in captured:
+        return 0, None, None
+    at = run.captures.at(step)
+    masked = _nonfinite_masked(run, at)
+    earlier = (c for c in run.captures if c.step < step)
+    if masked and any(_nonfinite_masked(run, c) for c in earlier):
+        masked = 0
+    new = at.numbers("logp_new")
+    if new is None or "token_id" not in at.arrays:
+        return masked, None, None
+    tokens = _tokens(run, at)
+    forward = bool(np.isfinite(new[tokens]).all()) if tokens.shape == new.shape else None
+    limit = EXP_LIMIT.get(at.compute_dtypes.get("logp_new", ""), EXP_LIMIT["float32"])
+    sizes = [
+        float(np.abs(away[np.isfinite(away)]).max(initial=0.0)) / limit
+        for name in ("logp_old", "logp_ref")
+        if (other := at.numbers(name)) is not None and other.shape == new.shape
+        for away in [(new - other)[tokens] if tokens.shape == new.shape else new - other]
+    ]
+    return masked, forward, round(max(sizes), 6) if sizes else None
+
+
+def _tokens(run: Run, capture: Capture) -> BoolArray:
+    """(R, T) places that hold a token: sampled, or of a tool."""
+    source = sources(capture)
+    real = completion_end(run, capture).real
+    return real if source is None else real | (source == TOOL)
+
+
+def _nonfinite_masked(run: Run, capture: Capture) -> int:
+    loss = capture.mask("loss_mask")
+    if "token_id" not in capture.arrays or loss is None:
+        return 0
+    outside = _tokens(run, capture)
+    if outside.shape != loss.shape:
+        return 0
+    outside = outside & ~loss
+    return sum(
+        int((~np.isfinite(array[outside])).sum())
+        for name in ("logp_new", "logp_old", "logp_ref")
+        if (array := capture.numbers(name)) is not None and array.shape == outside.shape
+    )
 
 
 def _rewards_nonfinite(run: Run) -> bool:

@@ -124,6 +124,8 @@ def _on_grid(values: npt.NDArray[np.generic]) -> tuple[int, int, float]:
     Distinct values of a usable size: a policy that is sure repeats a few, and the smallest ones
     have hardly any bits left in float16.
     """
+    if values.dtype == np.float64:
+        values = values.astype(np.float32)  # the grid is far coarser than what is lost
     if values.dtype not in (np.float16, np.float32):
         return 0, 0, 0.0
     numbers = np.asarray(values, np.float64)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
+from firstbad.tools.cut import is_cut
 from firstbad.tools.loss_units import Units
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run, Signal
@@ -122,7 +123,7 @@ class TokenCounts:
     def cut(self, batch: RolloutBatch) -> BoolArray:
         """(R,) rows that were cut: by finish reason, else the longest, as many as the log says."""
         if batch.finish is not None and all(batch.finish):
-            return np.array([reason == "length" for reason in batch.finish], bool)
+            return np.array([is_cut(reason) for reason in batch.finish], bool)
         cut = np.zeros(len(batch), bool)
         n, _ = self._cut.get(batch.step, (0, np.nan))
         length = self._unit(batch) if batch.n_tokens is None else batch.n_tokens

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from firstbad.tools.run import COMPLETION, TOOL, BoolArray, Capture, IntArray, Run
+from firstbad.tools.run import (
+    COMPLETION,
+    PADDING,
+    PROMPT,
+    SYSTEM,
+    TOOL,
+    BoolArray,
+    Capture,
+    IntArray,
+    Run,
+)
 
 
 @dataclass(frozen=True)
@@ -39,26 +49,58 @@ def completion_end(run: Run, capture: Capture) -> End:
     stop_at = np.where(has, is_stop.argmax(axis=1), -1).astype(np.int64)
     position = np.arange(ids.shape[1])
     real = np.where(has[:, None], position <= stop_at[:, None], True)
-    source = capture.arrays.get("source")
-    if source is not None and source.shape == ids.shape:
-        return _by_source(End(real, stop_at, frozenset(stops), guessed), is_stop, source)
     pad = run.vocabulary.pad_id if run.vocabulary else None
+    trailing = np.zeros_like(real)
     if pad is not None and pad not in stops:
         is_pad: BoolArray = np.asarray(ids == pad)
         trailing = np.flip(np.logical_and.accumulate(np.flip(is_pad, 1), axis=1), 1)
-        real &= ~(trailing & ~has[:, None])
+    source = sources(capture)
+    if source is not None:
+        if "source" not in capture.arrays:
+            source = np.where(trailing, PADDING, source)
+        return _by_source(End(real, stop_at, frozenset(stops), guessed), is_stop, source)
+    real &= ~(trailing & ~has[:, None])
     return End(real, stop_at, frozenset(stops), guessed)
 
 
-def _by_source(end: End, is_stop: BoolArray, source: npt.NDArray[np.generic]) -> End:
-    """Ends where the origin of each token was captured.
+def sources(capture: Capture) -> IntArray | None:
+    """(R, T) where each token comes from, as `source` says, or a mask over tool tokens; or None.
 
-    A dialogue goes on behind the stop token of a turn: there, what was sampled is real. In a row
-    of one turn nothing is, whatever the source says of it.
+    A tool mask is 0 on what a tool returned, as TRL writes it.
+    """
+    ids = capture.arrays["token_id"]
+    source = capture.arrays.get("source")
+    if source is not None and source.shape == ids.shape:
+        return np.asarray(source).astype(np.int64)
+    own = capture.mask("tool_mask")
+    if own is None or own.shape != ids.shape or own.all():
+        return None
+    inside = capture.mask("completion_mask")
+    if inside is None or inside.shape != ids.shape:
+        inside = np.ones_like(own)
+    return np.where(~own & inside, TOOL, COMPLETION)
+
+
+def pad_id(run: Run, beyond: npt.NDArray[np.generic]) -> int:
+    """The pad id; where no file names it, the commonest of the ids behind a stop, else -1."""
+    if run.vocabulary is not None and run.vocabulary.pad_id is not None:
+        return run.vocabulary.pad_id
+    values, times = np.unique(beyond, return_counts=True)
+    return int(values[np.argmax(times)]) if len(values) else -1
+
+
+def _by_source(end: End, is_stop: BoolArray, source: IntArray) -> End:
+    """Ends where the origin of each token is known.
+
+    A stop token ends what the policy says in one turn; after what a tool or user says, the next
+    turn begins. What is sampled behind a stop of the same turn is not real.
     """
     made: BoolArray = np.asarray(source == COMPLETION)
-    turns: BoolArray = np.asarray((source == TOOL).any(axis=1))
-    real = np.where(turns[:, None], made, made & end.real)
+    counted = (is_stop & made).cumsum(axis=1)
+    before = counted - (is_stop & made)
+    others = np.isin(source, (SYSTEM, PROMPT, TOOL))
+    earlier = np.maximum.accumulate(np.where(others, counted, 0), axis=1)
+    real: BoolArray = made & (before == earlier)
     last = real.shape[1] - 1 - np.argmax(real[:, ::-1], axis=1) if real.shape[1] else end.stop_at
     rows = np.arange(len(real))
     ended = real.any(axis=1) & is_stop[rows, last] if real.shape[1] else real.any(axis=1)

@@ -407,7 +407,7 @@ def test_a_factor_is_joined_with_the_accumulation_steps_where_they_are_one(known
 def test_captures_that_lost_their_mask_are_not_claimed(
     without: int, wrong: float, outcome: str, strength: str
 ) -> None:
-    masks = {"n_rows": 264, "n_captures_without": without, "prompt_trained": 0}
+    masks = {"n_rows": 264, "n_captures_without": without, "prompt_trained": 0, "tool_trained": 0}
     found = judged("masks", "captured", masks={**masks, "share_rows_wrong": wrong})
     assert (found.outcome, found.strength) == (outcome, strength)
     assert bool(found.excludes_not) == (outcome == "pass" and without > 0)

@@ -60,6 +60,15 @@ def first_table(rng: np.random.Generator) -> Array:
     return table
 
 
+def that_calls(table: Array) -> Array:
+    """The same with calls of a tool: a call ends its turn with the stop token."""
+    table = table.copy()
+    table[:, :, CALL] = 0.5
+    table[:, CALL, CALL] = -30.0
+    table[:, CALL, STOP] += 9.0
+    return table
+
+
 def positions_bias(width: int = 64) -> Array:
     """(width, V) a fixed part of the logits by position, as a model with position ids has."""
     bias = 0.2 * np.random.default_rng(5).normal(size=(width, V))

@@ -44,6 +44,8 @@ class Settings:
     """First step at which a fault that starts later is there."""
     probes: tuple[int, ...] = ()
     """Steps after which the gradient path is probed: see probes.py."""
+    tools: bool = False
+    """The policy may call a tool, which answers in the row; then it goes on."""
 
     def config(self) -> dict[str, object]:
         """The settings under common names."""
@@ -112,6 +114,8 @@ class Trainer:
         self.s = Settings(**settings)
         self.rng = np.random.default_rng(self.s.seed)
         self.table = policy.first_table(np.random.default_rng(3))
+        if self.s.tools:
+            self.table = policy.that_calls(self.table)
         self.reference = self.table.copy()
         self.engine = self.table.copy()
         self.version = self.engine_version = 0
@@ -166,6 +170,10 @@ class Trainer:
         """Whether generation ends after this token."""
         return np.asarray(token == STOP)
 
+    def tool_answer(self, digit: int) -> list[int]:
+        """Tokens that the tool returns to a call for this task."""
+        return [policy.RESULT, policy.DIGITS[digit % len(policy.DIGITS)], policy.COLON]
+
     def generate(self, step: int) -> Batch:
         """Sample a group of completions for each prompt, token by token."""
         s = self.s
@@ -183,6 +191,8 @@ class Trainer:
             seen[row, width - len(given) : width] = given
         logp = np.full(ids.shape, np.nan)
         alive = np.ones(n, bool)
+        returned: list[list[int]] = [[] for _ in range(n)]
+        tasks = policy.task_of(ids[:, :width])
         for at in range(width, ids.shape[1]):
             attention = (np.where(source[:, :width] > 0, 1, 0).sum(axis=1))[:, None]
             position = attention + np.arange(1) + (at - width)
@@ -195,10 +205,20 @@ class Trainer:
             sampled = policy.log_softmax(self.sampler_logits(values))
             token = (sampled + self.rng.gumbel(size=sampled.shape)).argmax(axis=1)
             reported = self.reported_logp(raw[:, None], sampled[:, None], token[:, None])[:, 0]
-            ids[alive, at] = seen[alive, at] = token[alive]
-            logp[alive, at] = reported[alive]
-            source[alive, at] = 3
-            alive &= ~self.stops(token)
+            told = np.array([left.pop(0) if left else -1 for left in returned])
+            made = alive & (told < 0)
+            ids[made, at] = seen[made, at] = token[made]
+            logp[made, at] = reported[made]
+            source[made, at] = 3
+            ids[told >= 0, at] = seen[told >= 0, at] = told[told >= 0]
+            source[told >= 0, at] = 4
+            ended = made & self.stops(token)
+            called = ended & (ids[:, at - 1] == policy.CALL)
+            if s.tools:
+                ended &= ~called
+                for caller in np.flatnonzero(called).tolist():
+                    returned[caller] = self.tool_answer(int(tasks[caller]))
+            alive &= ~ended
         attention = np.asarray(source > 0).astype(np.int64)
         rows = Rows(ids, attention, np.maximum(attention.cumsum(axis=1) - 1, 0), source)
         return Batch(
@@ -285,12 +305,24 @@ class Trainer:
         """Ratio of new to old probability."""
         return np.asarray(np.exp(new - old))
 
+    def ratio_slope(self, ratio: Array, log_ratio: Array) -> Array:
+        """Derivative of the ratio with respect to the new log-prob."""
+        return ratio
+
     def policy_terms(self, ratio: Array, advantage: Array) -> tuple[Array, Array]:
         """Objective of each token, and its derivative with respect to the ratio."""
         low, high = 1 - self.s.clip, 1 + self.s.clip
         plain, clipped = ratio * advantage, np.clip(ratio, low, high) * advantage
         cut = (plain > clipped) & ((ratio < low) | (ratio > high))
         return np.minimum(plain, clipped), np.where(cut, 0.0, advantage)
+
+    def loss_sum(self, values: Array, mask: Bools) -> float:
+        """Sum of the loss of the tokens in the mask; all arrays (R, L)."""
+        return float(values[mask].sum())
+
+    def in_loss(self, values: Array, mask: Bools) -> Array:
+        """(R, L) the values of the tokens in the mask, 0 elsewhere."""
+        return np.where(mask, values, 0.0)
 
     def kl_sign(self) -> float:
         """Sign and size of the KL term against the configured one."""
@@ -452,7 +484,12 @@ class Trainer:
             **{f"reward_part/{n}": float(np.nanmean(v)) for n, v in batch.parts.items()},
         }
         recorder.scalars(step, self.scalars(row))
+        everywhere = {
+            "logits": raw, "log_softmax": log_probs, "logp": new, "log_ratio": new - batch.old,
+            "exp": ratio, "objective": objective, "kl": kl, "loss": np.array([loss]), "grad": grad,
+        }  # fmt: skip
         found = {
+            "everywhere": everywhere,
             "logits": raw[made], "log_softmax": log_probs[made], "logp": new[made],
             "log_ratio": (new - batch.old)[made], "exp": ratio[made], "objective": objective[made],
             "kl": kl[made],
@@ -494,7 +531,8 @@ class Trainer:
         kl = np.exp(away) - away - 1
         weight = self.kl_sign() * self.s.beta
         value = -objective + weight * kl
-        return ratio, objective, kl, value, -slope * ratio + weight * (1 - np.exp(away))
+        along = slope * self.ratio_slope(ratio, new - batch.old)
+        return ratio, objective, kl, value, -along + weight * (1 - np.exp(away))
 
     def backward(
         self,
@@ -514,8 +552,8 @@ class Trainer:
         for one in self.microbatches(batch):
             own = np.zeros_like(mask)
             own[one.rows] = mask[one.rows]
-            part = one.scale * float(value[own].sum()) / one.denominator
-            gradient = self.gradient(rows, probs, np.where(own, coefficient, 0.0))
+            part = one.scale * self.loss_sum(value, own) / one.denominator
+            gradient = self.gradient(rows, probs, self.in_loss(coefficient, own))
             gradient *= one.scale / one.denominator
             loss += part
             if self.reaches(one):

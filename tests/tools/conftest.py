@@ -647,6 +647,8 @@ def _simulate() -> Callable[..., Run]:
 @pytest.fixture(scope="session")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A simulated run in which nothing is wrong, with twelve captures and two checkpoints."""
+    from synthetic.recorded import recorded as with_sources  # here: pages copy this file
+
     root = tmp_path_factory.mktemp("healthy")
     rng = np.random.default_rng(30)
     weights, saved = rng.normal(0, 0.02, 2000).astype("<f4"), []
@@ -674,17 +676,19 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         replays=(simulate(7),),
     )
     run = with_record(run)
+    syncs = run.flight.syncs
+    run = with_sources(run)
     run.config = replace(run.config, values={**run.config.values, "generation.top_k": 0})
     norms = (ParameterGroup("all", update_norm=1e-3, weight_norm=1.0),)
     names = tuple("abcd")
     stages = Stages(names, names, names)
-    kept = {step.step: step for step in run.flight}
+    kept = {s.step: replace(s, first_pass=True, policy_version=s.step - 1) for s in run.flight}
     kept[30] = FlightStep(30, kept="last_good", stages=stages, parameters=norms)
     kept[31] = FlightStep(31, kept="first_bad", stages=stages, parameters=norms)
     run.flight = Flight(
         list(kept),
         kept.__getitem__,
-        syncs=run.flight.syncs,
+        syncs=syncs,
         requested=dict(run.config.values),
     )
     return with_calls(run)

@@ -334,7 +334,7 @@ def test_the_tokens_shown_lie_around_the_first_wrong_one(
     ids = [[5] * 13 + [STOP] + [6] * 50 + [PAD] * 2]  # generation went on behind the stop
     made = capture(9, token_id=ids, loss_mask=np.ones_like(ids))
     found = evidence(CHECK, make_run(captures=[made], vocabulary=words))
-    per_capture, tokens = found.tables
+    per_capture, tokens, _ = found.tables
     trained = dict(zip(per_capture.columns, per_capture.rows[0], strict=True))
     assert trained["sampled after the stop and trained"] == 50
     assert trained["padding trained"] == 2
@@ -574,3 +574,134 @@ def test_neither_step_numbers_nor_the_size_of_a_micro_batch_matter(
     found = measure(COUNT, changed.shift_steps(run, by))
     assert found["first_bad_step"] == 11 + by
     assert found["excess_per_row"] == 2
+
+
+# ------------------------------------------------------------------------- turns, tools, run on
+
+
+def dialogue(capture: MakeCapture, mask: list[list[int]], **fields: object) -> Capture:
+    """A row with a tool's answer, one of one turn, and one that ran on behind its stop token."""
+    ids = [[5, STOP, 9, 9, 6, STOP, PAD], [5, 6, 7, STOP, PAD, PAD, PAD], [5, STOP, 6, 7, 8, 6, 7]]
+    source = [[3, 3, 4, 4, 3, 3, 0], [3, 3, 3, 3, 0, 0, 0], [3] * 7]
+    return capture(4, token_id=ids, source=source, loss_mask=mask, **fields)
+
+
+RIGHT = [[1, 1, 0, 0, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "shows"),
+    [
+        ({}, {}),
+        ({(0, 2): 1, (0, 3): 1}, {"tool_trained": 2}),
+        ({(1, 4): 1}, {"padding_trained": 1, "made_after_stop_share": 0.0}),
+        ({(2, 2): 1, (2, 3): 1}, {"padding_trained": 2, "made_after_stop_share": 1.0}),
+        ({(0, 5): 0}, {"completion_untrained": 1, "share_rows_stop_untrained": 0.333333}),
+    ],
+)
+def test_tokens_by_their_source(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    change: dict[tuple[int, int], int],
+    shows: dict[str, float],
+) -> None:
+    mask = [list(row) for row in RIGHT]
+    for (row, at), value in change.items():
+        mask[row][at] = value
+    found = measure(CHECK, make_run(captures=[dialogue(capture, mask)], vocabulary=words))
+    named = ("tool_trained", "padding_trained", "completion_untrained")
+    assert {name: found[name] for name in named} == dict.fromkeys(named, 0) | {
+        name: value for name, value in shows.items() if name in named
+    }
+    assert {name: found[name] for name in shows} == shows
+    assert found["n_tool_tokens"] == 2
+    assert found["share_rows_wrong"] == (round(1 / 3, 6) if change else 0.0)
+    assert found["share_rows_run_on"] == round(1 / 3, 6), "the last row, trained there or not"
+
+
+def test_the_table_names_where_each_token_comes_from(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    evidence: Callable[..., Evidence],
+) -> None:
+    mask = [[1, 1, 1, 1, 1, 1, 0], *RIGHT[1:]]
+    made = dialogue(
+        capture,
+        mask,
+        prompt_token_id=[[7, 8, PAD]] * 3,
+        prompt_source=[[1, 2, 0]] * 3,
+        prompt_loss_mask=[[0, 0, 0]] * 3,
+        attention_mask=[[1, 1, 1, 1, 1, 1, 0]] * 3,
+        prompt_attention_mask=[[1, 1, 0]] * 3,
+        advantage=[0.5, 0.0, 0.0],
+        **{"loss_mask.sft": RIGHT, "prompt_loss_mask.sft": [[0, 1, 0]] * 3},
+    )
+    table = evidence(CHECK, make_run(captures=[made], vocabulary=words)).tables[1]
+    assert table.columns == (
+        "position", "id", "text", "source", "attention", "in loss", "expected", "in sft",
+        "advantage",
+    )  # fmt: skip
+    assert [row[0] for row in table.rows] == list(range(-2, 7))
+    assert [row[3] for row in table.rows] == [
+        "system", "prompt", "completion", "completion", "tool", "tool", "completion",
+        "completion", "padding",
+    ]  # fmt: skip
+    assert [row[5] for row in table.rows] == [0, 0, 1, 1, 1, 1, 1, 1, 0]
+    assert [row[6] for row in table.rows] == [0, 0, 1, 1, 0, 0, 1, 1, 0]
+    assert [row[7] for row in table.rows] == [0, 1, 1, 1, 0, 0, 1, 1, 0]
+    assert table.rows[2][2] == "w5"
+
+
+def test_trained_prompt_tokens_stand_in_the_table(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, evidence: Callable[..., Evidence]
+) -> None:
+    """A dump pads prompts on the left; the rows shown begin inside the prompt."""
+    made = capture(
+        2,
+        token_id=[[5, 6, STOP]],
+        loss_mask=[[1, 1, 1]],
+        prompt_token_id=[[PAD, 7, 8, 9]],
+        prompt_mask=[[0, 1, 1, 1]],
+        prompt_loss_mask=[[0, 0, 0, 1]],
+    )
+    table = evidence(CHECK, make_run(captures=[made], vocabulary=words)).tables[1]
+    assert [(row[0], row[1], row[3], row[4], row[5]) for row in table.rows] == [
+        (-3, 7, "prompt", 0, 0),
+        (-2, 8, "prompt", 0, 0),
+        (-1, 9, "prompt", 1, 0),
+        (0, 5, "completion", 1, 1),
+        (1, 6, "completion", 1, 1),
+        (2, STOP, "completion", 1, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mask", "prompt", "first", "last"),
+    [
+        ([0, 0, 1, 1, 1, 1, 0], [0, 0, 0], 2, 2),  # late by two
+        ([1, 1, 0, 0, 0, 0, 0], [0, 1, 1], -2, -2),  # early by two
+        ([1, 1, 1, 0, 0, 0, 0], [0, 0, 0], 0, -1),  # without its stop token
+        ([1, 1, 1, 1, 1, 1, 1], [1, 1, 1], -3, 3),
+    ],
+)
+def test_first_and_last_trained_token(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    evidence: Callable[..., Evidence],
+    mask: list[int],
+    prompt: list[int],
+    first: int,
+    last: int,
+) -> None:
+    made = capture(
+        2,
+        token_id=[[5, 6, 7, STOP, PAD, PAD, PAD]] * 3,
+        loss_mask=[mask, mask, [1, 1, 1, 1, 0, 0, 0]],
+        prompt_loss_mask=[prompt, prompt, [0, 0, 0]],
+    )
+    ends = evidence(CHECK, make_run(captures=[made], vocabulary=words)).tables[2]
+    assert ends.rows == ((first, last, 2), (0, 0, 1))

@@ -217,3 +217,77 @@ def test_dates_move_with_the_steps_and_the_order_of_signals_does_not_matter(
     found = measure(TOOL, changed.shift_steps(run, by))
     assert (found["last_good_step"], found["first_bad_step"]) == (at - 1 + by, at + by)
     assert found["first_nonfinite_order"] == 3
+
+
+# ------------------------------------------------------------------ behind a mask, in token dumps
+
+IDS = [[5, 6, 1], [5, 6, 7]]
+TRAINED = [[1, 1, 1], [0, 0, 0]]
+"""The second row was cut and is left out of the loss."""
+
+
+def dump(capture: MakeCapture, step: int, old: float, new: float = -1.0, **fields: Any) -> Capture:
+    """Log-probs of -1 but for the last token of the masked row."""
+    value = np.full((2, 3), -1.0, np.float32)
+    olds, news = value.copy(), value.copy()
+    olds[1, 2], news[1, 2] = old, new
+    return capture(
+        step, token_id=IDS, loss_mask=TRAINED, logp_old=olds, logp_new=news,
+        advantage=[1.0, -1.0], **fields,
+    )  # fmt: skip
+
+
+def test_what_is_masked_and_selected_away_is_no_fault(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    signals = {"loss": [0.1] * 9, "grad_norm_preclip": [1.0] * 9}
+    dumps = [dump(capture, 4, -1.0), dump(capture, 8, NAN)]
+    found = measure(TOOL, make_run(captures=dumps, vocabulary=words, signals=signals))
+    assert (found["nonfinite_captured"], found["nonfinite_logged_steps"]) == (0, 0)
+    assert found["first_bad_step"] is None
+
+
+def test_what_is_masked_and_multiplied_reaches_the_loss(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    signals = {"loss": [*[0.1] * 7, NAN, NAN], "grad_norm_preclip": [*[1.0] * 7, NAN, NAN]}
+    dumps = [dump(capture, 4, -1.0), dump(capture, 8, NAN)]
+    run = make_run(captures=dumps, vocabulary=words, signals=signals)
+    found = measure(TOOL, run)
+    assert (found["nonfinite_masked"], found["forward_finite"]) == (1, True)
+    assert (found["nonfinite_captured"], found["first_bad_step"]) == (0, 8)
+    # Sound steps hold it too: then it is not what broke the step.
+    usual = make_run(
+        captures=[dump(capture, 4, NAN), dump(capture, 8, NAN)], vocabulary=words, signals=signals
+    )
+    assert measure(TOOL, usual)["nonfinite_masked"] == 0
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "over"), [(5, 0), (20, 0), (60, 0), (88, 0), (89, 1), (100, 1)]
+)
+def test_log_ratios_of_masked_tokens_against_what_exp_takes(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    measure: Measure,
+    log_ratio: float,
+    over: int,
+) -> None:
+    signals = {"loss": [*[0.1] * 7, NAN]}
+    one = dump(capture, 8, -1.0 - log_ratio)
+    found = measure(TOOL, make_run(captures=[one], vocabulary=words, signals=signals))
+    assert found["log_ratio_over_limit"] == pytest.approx(log_ratio / 88.72, abs=1e-6)
+    assert (found["log_ratio_over_limit"] >= 1) == bool(over)
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.exp(np.float32(log_ratio))) == bool(over)
+
+
+def test_a_stand_in_among_the_log_probs_that_were_handed_in(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    one = dump(capture, 8, -INF)
+    one = capture(8, **{**one.arrays, "loss_mask": np.ones((2, 3))})
+    found = measure(TOOL, make_run(captures=[one], vocabulary=words, signals={"loss": [0.1] * 9}))
+    assert (found["nonfinite_captured"], found["first_nonfinite_order"]) == (1, 1)
+    assert (found["forward_finite"], found["nonfinite_masked"]) == (True, 0)

@@ -214,3 +214,14 @@ def test_the_order_of_rows_and_padding_do_not_matter(
     padded = make_run(captures=[capture(1, **wide)], vocabulary=words)
     assert measure(TOOL, changed.shift_steps(padded, by)) == changed.dates_moved(before, by)
     assert before["coarse_share"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_numbers_stored_with_64_bits_are_read_too(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    coarse = bf16(spread(3)).astype(np.float64)
+    found = measure(TOOL, make_run(captures=[capture_of(capture, 1, coarse)], vocabulary=words))
+    assert found["coarse_excess"] == 1.0
+    fine = spread(3, np.float64)
+    found = measure(TOOL, make_run(captures=[capture_of(capture, 1, fine)], vocabulary=words))
+    assert found["coarse_excess"] < 0.01

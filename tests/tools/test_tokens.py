@@ -169,3 +169,77 @@ def test_any_straight_line_is_recovered(
     counts = TokenCounts(make_run(signals={"completion_length_mean": mean}), made)
     assert counts.rows(made[4]) == pytest.approx([15 * per_word + more, 25 * per_word + more])
     assert np.isfinite(counts.agreement or 0)
+
+
+def test_finish_reasons_tell_which_rows_were_cut(make_run: MakeRun, batch: MakeBatch) -> None:
+    """Of two rows as long as the cap one ended there by itself."""
+    fields = {"rewards": {"correct": [1, 0, 0]}, "n_tokens": [8, 8, 3]}
+    reasons = batch(1, finish=["stop", "length", "stop"], **fields)
+    counts = TokenCounts(make_run(), [reasons])
+    assert counts.cut(reasons).tolist() == [False, True, False]
+    signals = {"truncation_rate": [1 / 3], "completion_length_mean": [19 / 3],
+               "completion_length_max": [8.0]}  # fmt: skip
+    unsaid = batch(1, finish=[None, "length", "stop"], **fields)
+    assert TokenCounts(make_run(signals=signals), [unsaid]).cut(unsaid).sum() == 1
+
+
+TOOL = 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "source", "real", "stop_at"),
+    [
+        # Two turns: the stop token of each is real, what the tool returned is not.
+        ([5, 1, 9, 1, 6, 1, 0], [3, 3, 4, 4, 3, 3, 0], [1, 1, 0, 0, 1, 1, 0], 5),
+        # The second turn runs on behind its stop.
+        ([5, 1, 9, 9, 6, 1, 7], [3, 3, 4, 4, 3, 3, 3], [1, 1, 0, 0, 1, 1, 0], 5),
+        # The first turn ends in a stop token and a word that nobody sampled with it.
+        ([5, 1, 8, 9, 6, 7, 8], [3, 3, 3, 4, 3, 3, 3], [1, 1, 0, 0, 1, 1, 1], -1),
+        # One turn: nothing behind the first stop, whatever the source says.
+        ([5, 1, 8, 8, 6, 7, 8], [3, 3, 3, 3, 3, 3, 3], [1, 1, 0, 0, 0, 0, 0], 1),
+        # Cut inside what the tool returned.
+        ([5, 1, 9, 9, 9, 9, 9], [3, 3, 4, 4, 4, 4, 4], [1, 1, 0, 0, 0, 0, 0], 1),
+    ],
+)
+def test_each_turn_of_a_dialogue_ends_in_its_own_stop(
+    make_run: MakeRun,
+    capture: MakeCapture,
+    words: Vocabulary,
+    ids: list[int],
+    source: list[int],
+    real: list[int],
+    stop_at: int,
+) -> None:
+    end = completion_end(make_run(vocabulary=words), capture(token_id=[ids], source=[source]))
+    assert end.real[0].astype(int).tolist() == real
+    assert end.stop_at.tolist() == [stop_at]
+
+
+def test_a_mask_over_tool_tokens_tells_their_source(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary
+) -> None:
+    """As TRL writes it: 0 on what a tool returned, padded with 1."""
+    ids = [[5, 1, 9, 9, 6, 1, 0], [5, 6, 7, 0, 0, 0, 0]]
+    mask = [[1, 1, 0, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]
+    dump = capture(token_id=ids, tool_mask=mask)
+    end = completion_end(make_run(vocabulary=words), dump)
+    assert end.real.astype(int).tolist() == [[1, 1, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0]]
+    assert end.stop_at.tolist() == [5, -1]
+    whole = capture(token_id=ids, tool_mask=np.ones_like(mask))
+    end = completion_end(make_run(vocabulary=words), whole)
+    assert end.real.astype(int).tolist() == [[1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0]]
+
+
+@settings(max_examples=30, derandomize=True)
+@given(st.lists(st.sampled_from([(5, 3), (STOP, 3), (9, 4)]), min_size=1, max_size=9))
+def test_no_tool_token_and_no_padding_is_real(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, row: list[tuple[int, int]]
+) -> None:
+    run = make_run(vocabulary=words)
+    ids, source = ([pair[k] for pair in row] for k in (0, 1))
+    plain = completion_end(run, capture(token_id=[ids], source=[source]))
+    longer = completion_end(run, capture(token_id=[[*ids, PAD, PAD]], source=[[*source, 0, 0]]))
+    assert longer.real[0, : len(ids)].tolist() == plain.real[0].tolist()
+    assert not longer.real[0, len(ids) :].any()
+    assert not plain.real[0][np.array(source) == TOOL].any()
+    assert longer.stop_at.tolist() == plain.stop_at.tolist()

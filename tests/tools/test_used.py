@@ -21,17 +21,23 @@ PARTS = {
     "tokenizer": ("tokenizer",),
 }
 WITHOUT_DATA = (
+    "check_attention",
     "check_captured_loss",
+    "check_clamps",
+    "check_cut_switches",
     "check_deliveries",
     "check_generation_config",
     "check_microbatch_norms",
     "check_microbatch_rows",
     "check_microbatch_weights",
     "check_moments",
+    "check_moved_share",
     "check_objective_probe",
     "check_parameter_groups",
     "check_policy_lag",
+    "check_stop_tokens",
     "check_stored_weights",
+    "check_trail_precision",
     "classify_reproduction",
     "compare_engine_tokens",
     "compare_logprobs",
@@ -49,6 +55,7 @@ WITHOUT_DATA = (
     "read_accumulation_probe",
     "read_fit_probe",
     "read_judge",
+    "read_trail",
 )
 """The demo has neither optimizer states nor weights, no rerun, and no record of a recorder."""
 
