@@ -56,12 +56,8 @@ class AdapterUnnamed(Ledger):
         return {"adapter": "policy", "engine_adapter": None}
 
 
-class Unwritten(NotDelivered):
-    """... and no ledger is kept: `files` takes it away."""
-
-
 class Bare(NotDelivered):
-    """... nor is a reference scored, nor a version claimed: only the growth is left."""
+    """... and neither is a reference scored nor a version claimed: only the growth is left."""
 
     def more_tokens(self, batch: Batch) -> dict[str, object]:
         return {"logp_ref": None}
@@ -181,8 +177,7 @@ class RawReported(Trainer):
     """The engine samples at the temperature, and reports log-probs from before the division."""
 
     def reported_logp(self, raw: Array, sampled: Array, ids: Ints) -> Array:
-        late = self.s.onset <= 1 or self.after
-        return policy.picked(raw if late else sampled, ids)
+        return policy.picked(raw if self.after else sampled, ids)
 
 
 class TailCut(Trainer):
@@ -395,42 +390,46 @@ def _no_ledger(folder: Path) -> None:
 START = {"onset": 1}
 
 CASES = [
-    Case("p1", lambda: NotDelivered(), "incident", "prob.weight_sync", (31, 33)),
-    Case("p2", lambda: Unwritten(), "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
-    Case("p3", lambda: AdapterUnnamed(), "incident", "prob.weight_sync", (1, 6)),
-    Case("p4", lambda: Async(), "healthy", twin_of="prob.stale_rollouts"),
-    Case("p5", lambda: TooOld(), "incident", "prob.stale_rollouts", (31, 33)),
+    Case("p1", NotDelivered, "incident", "prob.weight_sync", (31, 33)),
+    Case("p2", NotDelivered, "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
+    Case("p3", AdapterUnnamed, "incident", "prob.weight_sync", (1, 6)),
+    Case("p4", Async, "healthy", twin_of="prob.stale_rollouts"),
+    Case("p5", TooOld, "incident", "prob.stale_rollouts", (31, 33)),
     Case("p6", lambda: RawReported(temperature=0.6, group=10, **START), "incident",
          "prob.processed_logprobs", (1, 1)),
     Case("p7", lambda: RawReported(temperature=0.6, group=10), "incident",
          "prob.processed_logprobs", (31, 33)),
-    Case("p8", lambda: TailCut(), "incident", "prob.processed_logprobs", (31, 33)),
+    Case("p8", TailCut, "incident", "prob.processed_logprobs", (31, 33)),
     Case("p9", lambda: TailCut(**START), "incident", "prob.processed_logprobs", (1, 1)),
     Case("p10", lambda: Undivided(temperature=0.7), "incident", "prob.processed_logprobs", (1, 1)),
-    Case("p11", lambda: HiddenHeat(), "incident", "prob.processed_logprobs", (29, 39)),
-    Case("p12", lambda: Quantised(), "incident", "prob.engine_mismatch", (31, 33)),
+    Case("p11", HiddenHeat, "incident", "prob.processed_logprobs", (29, 39)),
+    Case("p12", Quantised, "incident", "prob.engine_mismatch", (31, 33)),
     Case("p13", lambda: Quantised(**START), "incident", "prob.engine_mismatch", (1, 1)),
     Case("p14", Coarse, "healthy", twin_of="prob.engine_mismatch"),
-    Case("p15", lambda: Reloaded(), "incident", "prob.weight_sync", (31, 33)),
-    Case("p16", lambda: TensorForgotten(), "incident", "prob.weight_sync", (1, 6)),
-    Case("p17", lambda: CacheKept(), "incident", "prob.weight_sync", (31, 33)),
-    Case("p18", lambda: OtherFormat(), "healthy", twin_of="prob.weight_sync"),
-    Case("p19", lambda: Templates(), "incident", "prob.tokenization", (31, 33)),
+    Case("p15", Reloaded, "incident", "prob.weight_sync", (31, 33)),
+    Case("p16", TensorForgotten, "incident", "prob.weight_sync", (1, 6)),
+    Case("p17", CacheKept, "incident", "prob.weight_sync", (31, 33)),
+    Case("p18", OtherFormat, "healthy", twin_of="prob.weight_sync"),
+    Case("p19", Templates, "incident", "prob.tokenization", (31, 33), twin_of="prob.conditioning"),
     Case("p20", lambda: DoubledStart(**START), "incident", "prob.tokenization", (1, 1)),
-    Case("p21", lambda: DigitLost(), "incident", "prob.conditioning", (31, 33)),
-    Case("p22", lambda: SameIds(), "healthy", twin_of="prob.tokenization"),
-    Case("p23", lambda: PadsCounted(), "incident", "prob.positions", (31, 33)),
-    Case("p24", lambda: OtherExperts(), "incident", "prob.moe_routing", (31, 33)),
-    Case("p25", lambda: HarmlessExperts(), "healthy", twin_of="prob.moe_routing"),
-    Case("p26", lambda: Dropout(), "incident", "prob.nondeterministic_trainer", (31, 33)),
+    Case("p21", DigitLost, "incident", "prob.conditioning", (31, 33), twin_of="prob.tokenization"),
+    Case("p22", SameIds, "healthy", twin_of="prob.tokenization"),
+    Case("p23", PadsCounted, "incident", "prob.positions", (31, 33)),
+    Case("p24", OtherExperts, "incident", "prob.moe_routing", (31, 33)),
+    Case("p25", HarmlessExperts, "healthy", twin_of="prob.moe_routing"),
+    Case("p26", Dropout, "incident", "prob.nondeterministic_trainer", (31, 33)),
     Case("p27", lambda: DropoutInNew(**START), "incident",
          "prob.nondeterministic_trainer", (1, 1)),
+    Case("p28", OldBefore, "incident", "prob.old_logprob_source", (31, 33)),
     Case("p29", HalfPrecision, "healthy", twin_of="prob.engine_mismatch"),
-    Case("p30", lambda: Bare(), "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
-    Case("p31", lambda: OldIsPresent(), "incident", "prob.old_logprob_source"),
-    Case("p32", lambda: Corrected(), "undetermined", twin_of="prob.old_logprob_source"),
-    Case("p33", lambda: NoCache(), "healthy", twin_of="prob.weight_sync"),
+    Case("p30", Bare, "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
+    Case("p31", OldIsPresent, "incident", "prob.old_logprob_source"),
+    Case("p32", Corrected, "undetermined", twin_of="prob.old_logprob_source"),
+    Case("p33", NoCache, "healthy", twin_of="prob.weight_sync"),
     Case("p34", lambda: LessExact(**START), "incident", "prob.engine_mismatch",
          (1, 12), twin_of="prob.weight_sync"),
-    Case("p28", lambda: OldBefore(), "incident", "prob.old_logprob_source", (31, 33)),
+    Case("p35", lambda: Coarse(seed=1), "healthy", twin_of="prob.nondeterministic_trainer"),
+    Case("p36", lambda: Trainer(temperature=0.6, group=10), "healthy",
+         twin_of="prob.processed_logprobs"),
+    Case("p37", lambda: Coarse(seed=2), "healthy", twin_of="prob.positions"),
 ]  # fmt: skip
