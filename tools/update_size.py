@@ -59,10 +59,11 @@ def measure_update_size(run: Run) -> Measured[UpdateSize]:
     if not steps:
         raise NoData("no captured steps with norms of update and weights (recorder)")
     relative = np.array([s.update / s.weight for s in steps])
-    per_rate = np.array([s.update / (s.rate or 1.0) for s in steps])
-    at, jump = _jump(per_rate)
-    grads = [s.grad for s in steps[:at] if s.grad] if at is not None else []
-    grad = steps[at].grad if at is not None else None
+    # A step whose rate is 0 or not known has no update per rate, where others have one.
+    rated = [s for s in steps if s.rate] or steps
+    at, jump = _jump(np.array([s.update / (s.rate or 1.0) for s in rated]))
+    grads = [s.grad for s in rated[:at] if s.grad] if at is not None else []
+    grad = rated[at].grad if at is not None else None
     grad_factor = grad / float(np.median(grads)) if grad and len(grads) >= FEWEST else None
     beyond = jump / grad_factor if jump is not None and grad_factor else None
     leapt = jump is not None and jump > JUMP and (beyond or jump) > JUMP / 2
@@ -74,9 +75,9 @@ def measure_update_size(run: Run) -> Measured[UpdateSize]:
         grad_factor=None if grad_factor is None else round(grad_factor, 4),
         jump_beyond_grad=None if beyond is None else round(beyond, 4),
         leapt=leapt,
-        last_good_step=steps[at - 1].step if leapt and at is not None else steps[-1].step,
-        first_bad_step=steps[at].step if leapt and at is not None else None,
-        sampled=bool(leapt and at is not None and steps[at].step - steps[at - 1].step > 1),
+        last_good_step=rated[at - 1].step if leapt and at is not None else rated[-1].step,
+        first_bad_step=rated[at].step if leapt and at is not None else None,
+        sampled=bool(leapt and at is not None and rated[at].step - rated[at - 1].step > 1),
     )
     text = (
         f"{len(steps)} captured updates of {number(metrics.relative_median, digits=2)} of the "
@@ -84,7 +85,7 @@ def measure_update_size(run: Run) -> Measured[UpdateSize]:
     )
     if jump is not None and at is not None:
         text += (
-            f"; at step {steps[at].step} the update per rate is {number(jump, digits=2)} times its "
+            f"; at step {rated[at].step} the update per rate is {number(jump, digits=2)} times its "
             "median before"
         )
     return Measured(
@@ -95,8 +96,13 @@ def measure_update_size(run: Run) -> Measured[UpdateSize]:
                 title="captured updates",
                 columns=("step", "update over weights", "update over rate", "gradient norm"),
                 rows=tuple(
-                    (s.step, _short(float(r)), _short(float(u)), s.grad)
-                    for s, r, u in list(zip(steps, relative, per_rate, strict=True))[-60:]
+                    (
+                        s.step,
+                        _short(float(r)),
+                        _short(s.update / s.rate) if s.rate else None,
+                        s.grad,
+                    )
+                    for s, r in list(zip(steps, relative, strict=True))[-60:]
                 ),
                 cut_rows=max(0, len(steps) - 60),
             ),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from firstbad.agent.investigate import Finished, investigate
+from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import load, shipped
 from firstbad.playbooks.results import Verdict
 from synthetic.cases import all_cases
@@ -85,6 +86,11 @@ LEADING = {
     "wombat": ("incident", "data.wrong_gold", 61),
 }
 
+CRASH_LAYERS = (
+    "records", "probability", "accumulation", "masks", "numerics", "optimizer", "reward",
+)  # fmt: skip
+CRASH_CAUSES = [id_ for id_, cause in causes().items() if cause.layer in CRASH_LAYERS]
+
 
 @pytest.fixture(scope="module")
 def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> object:
@@ -121,6 +127,13 @@ def test_what_leads_and_since_when(run: str, verdict_of: object) -> None:
     verdict = verdict_of(run)
     cause = verdict.leading.cause if verdict.leading else None
     assert (verdict.outcome, cause, verdict.first_bad.first_bad) == LEADING[run]
+
+
+@pytest.mark.parametrize("cause", CRASH_CAUSES)
+def test_a_cause_has_a_run_that_ends_in_it_and_a_look_alike(cause: str) -> None:
+    ends = {lead for _, lead, _ in LEADING.values()} | {c.cause for c in all_cases().values()}
+    assert cause in ends, "no run ends in it"
+    assert cause in {c.twin_of for c in all_cases().values()}, "no sound run looks like it"
 
 
 def test_every_recorded_run_has_an_expected_verdict() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ READ = {
     "gradient_accumulation_steps", "num_iterations", "beta", "loss_type", "scale_rewards",
     "use_vllm", "logprob_diff_mean", "advantage", "loss", "ratio_max", "ratio_min",
 }  # fmt: skip
+RECORD = Path(__file__).parents[2] / "recorder" / "FORMAT.md"
+READ |= set(re.findall(r"`([a-z_]+)`", RECORD.read_text(encoding="utf-8")))
 VERL = re.compile(r"(actor_rollout_ref|algorithm|data|trainer)\.[a-z_.]+")
 
 MakeSeen = Callable[..., dict[str, Evidence]]

@@ -136,7 +136,7 @@ class Trainer:
 
     def requested(self) -> dict[str, object]:
         """Settings as asked for."""
-        return self.s.config()
+        return self.config()
 
     # ---- sampling
 

@@ -69,6 +69,15 @@ def test_updates_that_leap_for_a_reason(
     assert (found["leapt"], found["first_bad_step"]) == (False, None)
 
 
+def test_steps_without_a_known_rate_are_held_against_none(
+    make_run: MakeRun, measure: Measure, make_signal: Callable[..., Any]
+) -> None:
+    late = make_signal("learning_rate", [1e-4] * 10, steps=range(41, 51))
+    run = make_run(signals={"learning_rate": late}, flight=flight([0.1] * 5, [1.0] * 5))
+    found = measure(TOOL, run)
+    assert (found["leapt"], found["jump_factor"]) == (False, None)
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "recorder" in missing(TOOL, make_run())
     bare = FlightStep(1, parameters=(ParameterGroup("a", update_norm=1.0),))
