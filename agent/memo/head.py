@@ -159,7 +159,9 @@ def _actions(
     if spoiled is None:
         yield Row("resume", _go_on(verdict))
     else:
-        yield Row("resume", _resume(verdict, onset))
+        # "unclear": whether to go back at all is said under `roll back`, and decides first
+        going_back = "to go back: " if spoiled.weights == "unclear" and leading.rollback else ""
+        yield Row("resume", going_back + _resume(verdict, onset))
     started_over = spoiled is not None and onset.from_start
     if leading.rollback and spoiled in (leading, None) and not started_over:
         yield Row("roll back", leading.rollback)
@@ -234,7 +236,7 @@ def _stop(verdict: Verdict, onset: Onset, evidence: Mapping[str, Evidence]) -> s
     if any((e.metrics or {}).get("ended") is True for e in evidence.values()):
         at = f" at step {step(seen)}" if seen is not None else ""
         if verdict.least_bad is not None:  # which of them is left to choose from is said below
-            return f"training has ended{at}: every checkpoint there is holds bad updates"
+            return f"training has ended{at}: every checkpoint there is was saved after the fault began"
         return f"training has ended{at}: use no checkpoint{_since(onset)}"
     if onset.from_start:
         return f"the run, if it still trains: every step carries the fault{until}"

@@ -896,7 +896,7 @@ def test_where_all_checkpoints_are_bad_one_advice_is_given(
     ended = {"E1": evidence("E1", "take_stock", "ended", metrics={"ended": True})}
     actions = {row.label: row.text for row in first_page(verdict, ended).actions}
     assert actions["resume"] == f"start again: {told}"
-    assert actions["stop"].endswith(": every checkpoint there is holds bad updates")
+    assert actions["stop"].endswith(": every checkpoint there is was saved after the fault began")
 
 
 def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:
