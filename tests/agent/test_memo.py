@@ -899,6 +899,20 @@ def test_where_all_checkpoints_are_bad_one_advice_is_given(
     assert actions["stop"].endswith(": every checkpoint there is was saved after the fault began")
 
 
+@pytest.mark.parametrize(("moved", "told"), [(26, True), (40, False), (None, False)])
+def test_a_signal_that_moved_before_the_finding_began_is_told(
+    moved: int | None, told: bool
+) -> None:
+    metrics = {"is_onset": moved is not None, "first_bad_step": moved}
+    found = {"E1": evidence("E1", "find_first_bad", "moved", metrics=metrics)}
+    onset = Onset(last_good=39, first_bad=40, signal="judging")
+    leading = LEADING.model_copy(update={"first_bad": onset})
+    page = first_page(incident(first_bad=onset, findings=(leading,)), found)
+    (dated,) = (row.text for row in page.caveats if row.label == "dated by")
+    assert dated.startswith("judging")
+    assert ("left its band at step 26 already" in dated) is told
+
+
 def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:
     fact = LEADING.model_copy(update={"layer": "samples", "check": "composition"})
     made = memo(incident(findings=(fact,)))
