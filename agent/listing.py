@@ -1,8 +1,9 @@
 """Long lists of files that evidence was read from, each as one source: an incident stays small.
 
-A run writes a file of rollouts, or a folder, per step, and most measurements read them all. What an incident
-keeps of such a list is how many files it had, the first and the last, and one digest over the name
-and digest of each, so that a changed, missing or added file still shows when it is made again.
+A run writes a file of rollouts, or a folder, per step, and most measurements read them all. What
+an incident keeps of such a list is how many files it had, the first and the last, and one digest
+over the name and digest of each, so that a changed, missing or added file still shows when it is
+made again.
 """
 
 from __future__ import annotations

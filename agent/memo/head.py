@@ -324,7 +324,8 @@ def _moved_before(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     if window is None or first is None or not first < onset.earliest < float("inf"):
         return ""
     named = f"`{window.signal}`" if window.signal else "a signal"
-    return f"; {named} left its band at step {step(first)} already, which this finding does not explain"
+    at = step(int(first))
+    return f"; {named} left its band at step {at} already, which this finding does not explain"
 
 
 def role(finding: Finding, verdict: Verdict) -> str:
@@ -348,10 +349,14 @@ def refutation(refuted_by: str) -> str:
 def _unread(verdict: Verdict) -> str:
     """What was not checked: a layer by its name when nothing in it was, else the checks."""
     waiting, undecided = _left(verdict, "not_reached"), _left(verdict, "inconclusive")
+    broken = [f"{c.layer}.{c.check}" for c in verdict.checks if c.reason == "tool_error"]
+    undecided = [place for place in undecided if place not in broken]
     waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
     told = []
     if waiting:
         told.append(f"{_counted(waiting)} (waiting for {names(list(waits_for))})")
+    if broken:
+        told.append(f"{_counted(broken)} (the tool broke)")
     if undecided:
         told.append(f"{_counted(undecided)} (no or too little data)")
     walked = {(c.layer, c.check) for c in verdict.checks}

@@ -953,7 +953,9 @@ def test_tool_that_broke_is_named_in_walk_and_list() -> None:
         error="KeyError: 'gold' (judge, line 12)",
     )
     made = memo(undetermined().model_copy(update={"checks": (broken,)}), found)
-    assert "the tool broke" in made.markdown
+    assert "the tool broke: " in made.markdown
+    page = first_page(undetermined().model_copy(update={"checks": (broken,)}), found)
+    assert f"`{broken.layer}.{broken.check}` (the tool broke)" in page.unread
     assert "KeyError: 'gold'" in text_of(made.html)
 
 
