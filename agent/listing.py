@@ -1,26 +1,31 @@
 """Long lists of files that evidence was read from, each as one source: an incident stays small.
 
-A run writes a file of rollouts per step, and most measurements read them all. What an incident
-keeps of such a list is how many files it had, the first and the last, and one digest over the name
-and digest of each, so that a changed, missing or added file still shows when it is made again.
+A run writes a file of rollouts, or a folder, per step, and most measurements read them all. What
+an incident keeps of such a list is how many files it had, the first and the last, and one digest
+over the name and digest of each, so that a changed, missing or added file still shows when it is
+made again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import digest
 
 FEW = 12
-"""Most files of one folder and kind that are named one by one."""
+"""Most files of one folder and kind that are named one by one.
+
+Folders that differ by a number, such as one a step, count as one folder."""
 
 
 def bounded(sources: Sequence[Source]) -> tuple[Source, ...]:
     """The sources, those of one folder and kind as one where they are more than a few."""
     alike: dict[tuple[str, str], list[Source]] = {}
     for source in sources:
-        alike.setdefault((source.kind, source.ref.rpartition("/")[0]), []).append(source)
+        folder = re.sub(r"\d+", "0", source.ref.rpartition("/")[0])
+        alike.setdefault((source.kind, folder), []).append(source)
     found: list[Source] = []
     for (kind, _), files in alike.items():
         found += files if len(files) <= FEW else [_as_one(kind, files)]

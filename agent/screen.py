@@ -99,7 +99,7 @@ def _layers(verdict: Verdict) -> Iterator[str]:
         reason = _clean(r.reason)
         if r.outcome == "not_reached":
             reason = _clean(read_all_the_same(r, verdict.checks))
-        rows.append((r.number, r.outcome, r.id, r.strength or "", reason))
+        rows.append((r.number, r.outcome.replace("_", " "), r.id, r.strength or "", reason))
         styles.append(LAYER_STYLES[r.outcome])
     room = width() - sum(max(cells(row[i]) for row in rows) + 2 for i in range(4))
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -105,7 +106,14 @@ def find_dirty_samples(run: Run) -> Measured[DirtySamples]:
         tables=(table,) if best else (),
         window=(steps[0], steps[-1]),
         signal="steps that break",
+        quote=f"Named: {_quoted(shared)}." if shared else "",
     )
+
+
+def _quoted(shared: Sequence[_Fit]) -> str:
+    """The first names that fit, and how many more do."""
+    few = ", ".join(f"{f.kind} `{f.name[:60]}`" for f in shared[:3])
+    return few + (f" and {len(shared) - 3} more" if shared[3:] else "")
 
 
 def _failing(run: Run) -> set[int]:

@@ -439,12 +439,18 @@ def _whole_factor(slope: float) -> float | None:
 
 
 def _capture_correlation(run: Run, terms: LossTerms) -> float | None:
-    """Correlation of the logged loss with the policy loss of the captured rows alone."""
+    """Correlation of the logged loss with the policy loss of the captured rows alone.
+
+    Captures that hold the whole step tell nothing of a micro-batch.
+    """
     logged = dict(zip(terms.steps.astype(int).tolist(), terms.logged, strict=True))
     kl = dict(zip(terms.steps.astype(int).tolist(), terms.kl, strict=True))
+    both = np.intersect1d(run.captures.steps, run.rollouts.steps)
+    rows = {batch.step: len(batch) for batch in run.rollouts.batches(both)}
     pairs = []
     for capture in run.captures:
-        value = _captured_loss(run, capture) if capture.step in logged else None
+        whole = len(capture.arrays.get("token_id", ())) >= rows.get(capture.step, np.inf)
+        value = _captured_loss(run, capture) if capture.step in logged and not whole else None
         if value is not None:
             pairs.append((value, logged[capture.step] - kl[capture.step]))
     if len(pairs) < 5:

@@ -169,6 +169,8 @@ def check_masks(run: Run) -> Measured[Masks]:
             + f"{metrics.padding_trained} after the stop trained, "
             f"{metrics.completion_untrained} completion tokens not)"
         )
+    if run_on := sum(c.run_on for c in counts):
+        text += f"; in {run_on} sampled tokens follow the stop token"
     if without:
         text += f"; {without} captures without a loss mask of the shape of the ids"
     return Measured(
@@ -301,6 +303,7 @@ def _per_capture(counts: list[_Count]) -> Table:
             "sampled after the stop and trained",
             "padding trained",
             "untrained",
+            "rows sampled on after the stop",
         ),
         rows=tuple(
             (
@@ -312,6 +315,7 @@ def _per_capture(counts: list[_Count]) -> Table:
                 c.made,
                 c.padding - c.made,
                 c.untrained,
+                c.run_on,
             )
             for c in counts[:60]
         ),

@@ -121,7 +121,7 @@ def check_parameter_groups(run: Run) -> Measured[ParameterGroups]:
         + (f", {percent(metrics.still_share)} by squared norm" if still and weight else "")
         + (f"; {len(zero)} trainable ones without a gradient in a probe" if n_probes else ""),
         signal="norms of parameter groups",
-        quote=f"They are {names}." if names else "",
+        quote=f"By name: {names}." if names else "",
     )
 
 

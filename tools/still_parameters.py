@@ -160,7 +160,7 @@ def find_still_parameters(run: Run) -> Measured[StillParameters]:
         tables=_tables(states, moved),
         sources=run.sources,
         signal="steps counted for each tensor" if counted else "weights in the checkpoints",
-        quote=f"They are {names}." if names else "",
+        quote=f"By name: {names}." if names else "",
     )
 
 

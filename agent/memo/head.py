@@ -91,7 +91,7 @@ def first_page(
         actions=tuple(_actions(verdict, leading, cause, evidence)),
         requests=tuple(_requests(verdict.requests)),
         then=_then(verdict, reading),
-        caveats=tuple(_caveats(verdict, leading, cause)),
+        caveats=tuple(_caveats(verdict, leading, cause, evidence)),
         unread=_unread(verdict),
         not_checked=tuple(_not_checked(verdict.not_checked)),
         notes=verdict.notes,
@@ -159,7 +159,9 @@ def _actions(
     if spoiled is None:
         yield Row("resume", _go_on(verdict))
     else:
-        yield Row("resume", _resume(verdict, onset))
+        # "unclear": whether to go back at all is said under `roll back`, and decides first
+        open_choice = spoiled.weights == "unclear" and leading.rollback and not onset.from_start
+        yield Row("resume", ("if you go back, " if open_choice else "") + _resume(verdict, onset))
     started_over = spoiled is not None and onset.from_start
     if leading.rollback and spoiled in (leading, None) and not started_over:
         yield Row("roll back", leading.rollback)
@@ -234,7 +236,9 @@ def _stop(verdict: Verdict, onset: Onset, evidence: Mapping[str, Evidence]) -> s
     if any((e.metrics or {}).get("ended") is True for e in evidence.values()):
         at = f" at step {step(seen)}" if seen is not None else ""
         if verdict.least_bad is not None:  # which of them is left to choose from is said below
-            return f"training has ended{at}: every checkpoint there is holds bad updates"
+            return (
+                f"training has ended{at}: every checkpoint there is was saved after the fault began"
+            )
         return f"training has ended{at}: use no checkpoint{_since(onset)}"
     if onset.from_start:
         return f"the run, if it still trains: every step carries the fault{until}"
@@ -286,7 +290,12 @@ def _updates(least: LeastBad, onset: Onset) -> str:
     return f"{told} (of steps {step(onset.first_bad)} to {step(onset.last_bad)})"
 
 
-def _caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> Iterable[Row]:
+def _caveats(
+    verdict: Verdict,
+    leading: Finding | None,
+    cause: Cause | None,
+    evidence: Mapping[str, Evidence],
+) -> Iterable[Row]:
     """What a reader must know before acting."""
     for waiver in verdict.waivers:
         yield Row("waived", f"layer `{waiver.layer}`: {waiver.reason}")
@@ -299,13 +308,24 @@ def _caveats(verdict: Verdict, leading: Finding | None, cause: Cause | None) -> 
     if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):
         yield Row("would refute it", refutation(refuted))
     if leading.first_bad.signal:
-        yield Row("dated by", leading.first_bad.signal)
+        yield Row("dated by", leading.first_bad.signal + _moved_before(leading.first_bad, evidence))
     reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}
     if leading.independent and leading.layer not in reached:
         place = f"{leading.layer}.{leading.check}"
         yield Row("rests on", f"`{place}`, an independent fact: it needs no layer before it")
     if leading.origin != "gate":
         yield Row("origin", f"proposed by {leading.origin}, not by a gate")
+
+
+def _moved_before(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
+    """That a signal had moved before a finding began, which two numbers would leave a riddle."""
+    window = next((e for e in evidence.values() if e.tool == "find_first_bad" and e.metrics), None)
+    first = window.metrics.get("first_bad_step") if window and window.metrics else None
+    if window is None or first is None or not first < onset.earliest < float("inf"):
+        return ""
+    named = f"`{window.signal}`" if window.signal else "a signal"
+    at = step(int(first))
+    return f"; {named} left its band at step {at} already, which this finding does not explain"
 
 
 def role(finding: Finding, verdict: Verdict) -> str:
@@ -329,10 +349,14 @@ def refutation(refuted_by: str) -> str:
 def _unread(verdict: Verdict) -> str:
     """What was not checked: a layer by its name when nothing in it was, else the checks."""
     waiting, undecided = _left(verdict, "not_reached"), _left(verdict, "inconclusive")
+    broken = [f"{c.layer}.{c.check}" for c in verdict.checks if c.reason == "tool_error"]
+    undecided = [place for place in undecided if place not in broken]
     waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
     told = []
     if waiting:
         told.append(f"{_counted(waiting)} (waiting for {names(list(waits_for))})")
+    if broken:
+        told.append(f"{_counted(broken)} (the tool broke)")
     if undecided:
         told.append(f"{_counted(undecided)} (no or too little data)")
     walked = {(c.layer, c.check) for c in verdict.checks}

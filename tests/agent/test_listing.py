@@ -33,6 +33,20 @@ def test_a_few_files_are_named_and_many_are_one() -> None:
     assert bounded([args, *reversed(many)])[1] == kept[0], "in the order of their names"
 
 
+def test_folders_one_a_step_count_as_one_folder() -> None:
+    """A record has a folder for each captured step, with a few files in each."""
+    names = ("step.json", "rollouts.jsonl")
+    files = [
+        Source(kind="record", ref=f"steps/{i:08d}/{name}", digest=f"sha256:{i}{name}")
+        for i in range(1000)
+        for name in names
+    ]
+    (kept,) = bounded(files)
+    assert kept.files == 2000
+    assert (kept.ref, kept.last) == ("steps/00000000/rollouts.jsonl", "steps/00000999/step.json")
+    assert bounded(files[:FEW]) == tuple(files[:FEW])
+
+
 @pytest.mark.parametrize("change", ["digest", "name", "less", "more", "unread"])
 def test_every_change_of_the_list_changes_its_digest(change: str) -> None:
     files = rollouts(50)

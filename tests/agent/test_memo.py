@@ -896,7 +896,21 @@ def test_where_all_checkpoints_are_bad_one_advice_is_given(
     ended = {"E1": evidence("E1", "take_stock", "ended", metrics={"ended": True})}
     actions = {row.label: row.text for row in first_page(verdict, ended).actions}
     assert actions["resume"] == f"start again: {told}"
-    assert actions["stop"].endswith(": every checkpoint there is holds bad updates")
+    assert actions["stop"].endswith(": every checkpoint there is was saved after the fault began")
+
+
+@pytest.mark.parametrize(("moved", "told"), [(26, True), (40, False), (None, False)])
+def test_a_signal_that_moved_before_the_finding_began_is_told(
+    moved: int | None, told: bool
+) -> None:
+    metrics = {"is_onset": moved is not None, "first_bad_step": moved}
+    found = {"E1": evidence("E1", "find_first_bad", "moved", metrics=metrics)}
+    onset = Onset(last_good=39, first_bad=40, signal="judging")
+    leading = LEADING.model_copy(update={"first_bad": onset})
+    page = first_page(incident(first_bad=onset, findings=(leading,)), found)
+    (dated,) = (row.text for row in page.caveats if row.label == "dated by")
+    assert dated.startswith("judging")
+    assert ("left its band at step 26 already" in dated) is told
 
 
 def test_leading_fact_in_a_layer_that_was_not_reached_says_what_it_rests_on() -> None:
@@ -939,7 +953,9 @@ def test_tool_that_broke_is_named_in_walk_and_list() -> None:
         error="KeyError: 'gold' (judge, line 12)",
     )
     made = memo(undetermined().model_copy(update={"checks": (broken,)}), found)
-    assert "the tool broke" in made.markdown
+    assert "the tool broke: " in made.markdown
+    page = first_page(undetermined().model_copy(update={"checks": (broken,)}), found)
+    assert f"`{broken.layer}.{broken.check}` (the tool broke)" in page.unread
     assert "KeyError: 'gold'" in text_of(made.html)
 
 

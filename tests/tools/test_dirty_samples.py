@@ -52,6 +52,11 @@ def test_one_prompt_at_every_failure(
     assert (found["n_shared"], found["first_bad_step"], found["last_good_step"]) == (1, 6, 5)
 
 
+def test_the_shared_sample_is_named(run_of: Callable[..., Run], evidence: Any) -> None:
+    assert evidence(TOOL, run_of([6, 17, 29], [6, 17, 29])).quote == "Named: prompt `p-dirty`."
+    assert evidence(TOOL, run_of([6, 17, 29], [])).quote == ""
+
+
 def test_failures_elsewhere(run_of: Callable[..., Run], measure: Measure) -> None:
     found = measure(TOOL, run_of([6, 17, 29], [9, 21, 33]))
     assert found["n_failures"] == 3

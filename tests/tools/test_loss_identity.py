@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.run import Capture, RolloutBatch, Rollouts, Run
+from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts, Run
 
 TOOL = "check_loss_identity"
 ONSET = 31
@@ -339,7 +339,12 @@ def test_a_term_that_shows_late_did_not_begin_with_the_run(
 def test_only_the_captured_micro_batch_reaches_the_loss(
     simulate: MakeRun, measure: Measure, sample: Callable[..., Capture]
 ) -> None:
-    run = simulate(1, config={"beta": 0.0}, dumps=12)
+    whole = simulate(1, config={"beta": 0.0}, dumps=12)
+    parts = {
+        c.step: replace(c, arrays={name: a[:8] for name, a in c.arrays.items()})
+        for c in whole.captures
+    }
+    run = replace(whole, captures=Captures(list(parts), parts.__getitem__))
     logged = run.signals.known["loss"].values
     for capture in run.captures:
         a, n = capture.numbers("advantage"), capture.mask("completion_mask")
@@ -349,6 +354,11 @@ def test_only_the_captured_micro_batch_reaches_the_loss(
     found = measure(TOOL, run)
     assert found["capture_correlation"] == pytest.approx(1, abs=1e-3)
     assert found["correlation_least"] < 0.9
+
+
+def test_a_capture_of_the_whole_step_is_no_micro_batch(simulate: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, simulate(1, config={"beta": 0.0}, dumps=12))
+    assert found["capture_correlation"] is None
 
 
 def test_a_single_wild_loss_is_no_change_of_slope(simulate: MakeRun, measure: Measure) -> None:
