@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firstbad.tools.advantage_rows import AdvantageRows, groups_of_two, read_kept, read_rows, stand_apart
+from firstbad.tools.advantage_rows import (
+    AdvantageRows,
+    groups_of_two,
+    read_kept,
+    read_rows,
+    stand_apart,
+)
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import (
@@ -62,7 +68,7 @@ class Advantages(HeldToSettings):
     ddof_fits: float
     """... by the spread of the group with the other denominator (G for G - 1, or the reverse)."""
     counted_fits: float
-    """... by the other answer to whether rows that are left out of the loss count in their group."""
+    """... by the other answer to whether rows left out of the loss count in their group."""
     best_fit: float
     """The largest of these six shares."""
     left_out_apart: bool
@@ -153,7 +159,9 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
     for k, step in enumerate(rows.steps.tolist()):
         part = rows.part(k)
         of_step = (rows.total[part], rows.group[part], rows.used[part])
-        explained = _explain(*of_step, wrong[part], expected[part], other[part]) if differ[k] else NOTHING
+        explained = (
+            _explain(*of_step, wrong[part], expected[part], other[part]) if differ[k] else NOTHING
+        )
         steps.append(_Step(step, part.stop - part.start, differ[k], explained))
         for i in np.flatnonzero(wrong[part])[: 20 - len(examples)] if differ[k] else ():
             at = part.start + int(i)

@@ -101,8 +101,8 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     (dr_grpo), -mean(A n) for sequence sums (luspo), plus beta x mean KL. n: trained tokens. Where a
     row is logged for several steps, or several updates share a batch, means over the same steps are
     compared. A slope that is a whole number or its inverse names a factor; a change of slope dates
-    it. One step that alone makes another slope than the rest is left out. A slope that follows the mean over the longest
-    length of each step tells of padding in the denominator.
+    it. One step that alone makes another slope than the rest is left out. A slope that follows the
+    mean over the longest length of each step tells of padding in the denominator.
 
     Cannot tell: anything from the raw level of the loss; nor where ratio is not 1, or the rows
     trained on are not those written down; nor for losses -A logp (cispo, vespo), whose value takes

@@ -151,7 +151,9 @@ def _actions(
         return
     spoiled = verdict.first_spoiled
     if spoiled is None:
-        yield Row("stop", "not for the weights' sake: no step spoils them, any checkpoint can be used")
+        yield Row(
+            "stop", "not for the weights' sake: no step spoils them, any checkpoint can be used"
+        )
     else:
         onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
         yield Row("stop", _stop(verdict, onset, evidence) + _other(leading, spoiled))

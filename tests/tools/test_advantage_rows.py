@@ -57,9 +57,7 @@ def run_of(make_run: MakeRun, batch: MakeBatch, capture: MakeCapture) -> Callabl
                     advantage=used,
                 )
             )
-        return make_run(
-            config=config, rollouts=batches, captures=() if finish else captures
-        )
+        return make_run(config=config, rollouts=batches, captures=() if finish else captures)
 
     return make
 
@@ -89,7 +87,9 @@ def test_counted_all_along(run_of: Callable[..., Run], measure: Measure) -> None
     assert found["n_rows"] == STEPS * GROUPS * SIZE
 
 
-@pytest.mark.parametrize(("counts", "apart"), [(lambda s: s > 12, True), (lambda s: s <= 12, False)])
+@pytest.mark.parametrize(
+    ("counts", "apart"), [(lambda s: s > 12, True), (lambda s: s <= 12, False)]
+)
 def test_a_change_inside_the_run(
     run_of: Callable[..., Run], measure: Measure, counts: Callable[[int], bool], apart: bool
 ) -> None:
