@@ -53,7 +53,7 @@ def rows_complete(run: Run) -> bool | None:
     steps = run.rollouts.steps
     if not len(steps):
         return None
-    batches = list(run.rollouts.batches(_spread(steps)))
+    batches = list(run.rollouts.batches(_spread(steps.tolist())))
     rows = [len(b) for b in batches]
     generated = expected_rows(run)
     one_process = (run.config.number("per_device_train_batch_size") or 0) * (

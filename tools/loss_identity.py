@@ -227,7 +227,7 @@ def _carrying_step(terms: LossTerms) -> int | None:
 
 
 def _all_but(at: int, terms: LossTerms) -> BoolArray:
-    return np.arange(len(terms.steps)) != at
+    return np.asarray(np.arange(len(terms.steps)) != at)
 
 
 def _told_good(terms: LossTerms, cut: int) -> int:
