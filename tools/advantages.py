@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.advantage_rows import (
+    AdvantageRows,
+    groups_of_two,
+    read_kept,
+    read_rows,
+    stand_apart,
+)
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import (
@@ -21,7 +27,6 @@ from firstbad.tools.estimators import (
 from firstbad.tools.evidence import Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_advantage, group_stats
-from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 from firstbad.tools.segments import OF_THE_ADVANTAGE, HeldToSettings, held_to_settings
 from firstbad.tools.stats import raised_stretch, row_medians
@@ -62,8 +67,13 @@ class Advantages(HeldToSettings):
     """... by no division, where the estimator divides (or the other way round)."""
     ddof_fits: float
     """... by the spread of the group with the other denominator (G for G - 1, or the reverse)."""
+    counted_fits: float
+    """... by the other answer to whether rows left out of the loss count in their group."""
     best_fit: float
-    """The largest of these five shares."""
+    """The largest of these six shares."""
+    left_out_apart: bool
+    """Rows that are left out of the loss (cut ones, or untrained ones in a capture) do not count in
+    the statistics of their group, so in the first steps that can tell; they are not judged."""
     residue_rows: int
     """Rows whose group holds the same reward in all others, and whose abs(advantage) is above ten
     times both the bound and the difference of the rewards: what is left of a spread of 0."""
@@ -80,7 +90,7 @@ TINY = 0.05
 """Share of such groups beyond which they are dated."""
 RESIDUE = 10.0
 """Times the bound, and the difference of the rewards, beyond which an advantage is blown up."""
-WAYS = ("batch", "shifted", "negated", "unscaled", "ddof")
+WAYS = ("batch", "shifted", "negated", "unscaled", "ddof", "counted")
 NOTHING = dict.fromkeys(WAYS, 0)
 """What other ways of computing explain where no row is wrong."""
 
@@ -102,7 +112,8 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
     group, over the batch, or none (TRL's `scale_rewards`), leave-one-out, group mean with one scale
     for the batch. Where none is named, the known one that explains the first steps is the run's.
     Where advantages differ from it, other sets and scalings are tried. Above its bound an advantage
-    can't come from its own group. Groups of which only part is written are left out.
+    can't come from its own group. Groups of which only part is written are left out, and so are
+    rows that neither the loss nor the statistics of their group take (cut answers, say).
 
     Cannot tell: whether the rewards are right, nor whether an estimator that is used from the first
     step on is the one that was meant, where no setting names it.
@@ -120,66 +131,50 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
         allowed = tuple(name for name in allowed if name not in NEEDS_ALL_ROWS)
         if not allowed:
             raise NoData("advantages are scaled over the batch, of which only part is written")
-    rows = _Rows(run, RowTable.of(run, batches))
+    rows = read_rows(run, batches)
     if not len(rows.steps):
         raise NoData("no step with finite rewards, known weights of their parts and advantages")
     own = own_estimator(rows.of_steps(), allowed)
-    estimator = own or allowed[0]
-    expected = rows.expected(estimator)
+    expected = other = rows.expected(own or allowed[0])
     wrong = ~near(rows.used, expected)
+    apart = False
+    if wrong.any():  # perhaps not all rows count in their group
+        kept = read_kept(run, batches)
+        apart = stand_apart(rows, kept, allowed)
+        if apart:  # who is alone then has no statistics
+            kept[kept] = groups_of_two(rows.only(kept))
+            everyone, rows = rows, rows.only(kept)
+            own = own_estimator(rows.of_steps(), allowed)
+            expected, other = (
+                rows.expected(own or allowed[0]),
+                everyone.expected(own or allowed[0])[kept],
+            )
+            wrong = ~near(rows.used, expected)
+        else:
+            other = np.nan_to_num(rows.expected_of(kept, own or allowed[0]))
+    estimator = own or allowed[0]
     steps: list[_Step] = []
     examples: list[tuple[int, int, float, float, float]] = []
     differ = np.bincount(rows.at[wrong], minlength=len(rows.steps)).tolist()
     for k, step in enumerate(rows.steps.tolist()):
         part = rows.part(k)
         of_step = (rows.total[part], rows.group[part], rows.used[part])
-        explained = _explain(*of_step, wrong[part], expected[part]) if differ[k] else NOTHING
+        explained = (
+            _explain(*of_step, wrong[part], expected[part], other[part]) if differ[k] else NOTHING
+        )
         steps.append(_Step(step, part.stop - part.start, differ[k], explained))
         for i in np.flatnonzero(wrong[part])[: 20 - len(examples)] if differ[k] else ():
             at = part.start + int(i)
             shown = [round(float(v[at]), 5) for v in (rows.total, rows.used, expected)]
             examples.append((step, int(i), shown[0], shown[1], shown[2]))
     known = bool(named) or own is not None
-    return _measured(run, steps, examples, rows, estimator, known, bool(named))
-
-
-class _Rows:
-    """Scored rows of whole groups, of all steps with at least two: S steps, N rows."""
-
-    def __init__(self, run: Run, table: RowTable) -> None:
-        wanted = run.config.number("num_generations") or 1
-        whole = np.bincount(table.group)[table.group] >= wanted
-        keep = whole & np.isfinite(table.total) & np.isfinite(table.advantage)
-        keep &= (table.count(keep) >= 2)[table.step]
-        self.total, self.used = table.total[keep], table.advantage[keep]
-        self.group = table.group[keep]
-        found, self.at, size = np.unique(table.step[keep], return_inverse=True, return_counts=True)
-        """`at` (N,): place of each row's step."""
-        self.steps: IntArray = table.steps[found]
-        self._stop: list[int] = np.cumsum(size).tolist()
-
-    def part(self, k: int) -> slice:
-        """Rows of the step at place k."""
-        return slice(self._stop[k - 1] if k else 0, self._stop[k])
-
-    def of_steps(self) -> Iterator[tuple[FloatArray, IntArray, FloatArray]]:
-        """Rewards, groups and advantages of each step."""
-        for k in range(len(self.steps)):
-            part = self.part(k)
-            group = self.group[part]
-            yield self.total[part], group - group.min(), self.used[part]
-
-    def expected(self, estimator: str) -> FloatArray:
-        """(N,) advantages by an estimator."""
-        if estimator not in NEEDS_ALL_ROWS:  # nothing of a step but its groups counts
-            return ESTIMATORS[estimator](self.total, self.group, self.used)
-        return np.concatenate([ESTIMATORS[estimator](*step) for step in self.of_steps()])
+    return _measured(run, steps, examples, rows, estimator, known, bool(named), apart)
 
 
 class _Groups:
     """Rewards and advantages of all groups of all steps."""
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: AdvantageRows) -> None:
         rewards, advantages = (
             group_stats(rows.total, rows.group),
             group_stats(rows.used, rows.group),
@@ -208,7 +203,7 @@ def _hair_from(groups: _Groups) -> int:
     return 0 if stretch is None or stretch.rate_out > 0.2 * stretch.rate_in else stretch.first
 
 
-def _residue(rows: _Rows) -> BoolArray:
+def _residue(rows: AdvantageRows) -> BoolArray:
     """(N,) rows whose advantage is what is left of a spread of 0 among the others.
 
     (r - mean of the others) / (their spread + eps): in float32 the spread of equal rewards comes
@@ -238,10 +233,11 @@ def _measured(
     run: Run,
     steps: list[_Step],
     examples: list[tuple[int, int, float, float, float]],
-    rows: _Rows,
+    rows: AdvantageRows,
     estimator: str,
     known: bool,
     named: bool,
+    apart: bool,
 ) -> Measured[Advantages]:
     groups, residue = _Groups(rows), _residue(rows)
     any_residue = bool(residue.any())
@@ -288,6 +284,8 @@ def _measured(
         negated_fits=fits("negated"),
         unscaled_fits=fits("unscaled"),
         ddof_fits=fits("ddof"),
+        counted_fits=fits("counted"),
+        left_out_apart=apart,
         best_fit=max(map(fits, WAYS)),
         residue_rows=int(residue.sum()),
         residue_largest=round(float(np.abs(rows.used[residue]).max()), 4) if any_residue else None,
@@ -316,6 +314,8 @@ def _measured(
             if known
             else "; no setting names the estimator and no known one explains the first steps"
         )
+    if apart:
+        text += "; rows that are left out of the loss do not count in their group"
     if any_residue:
         text += f"; {residue.sum()} rows carry up to {metrics.residue_largest} of a spread of 0"
     if hair is not None:
@@ -337,6 +337,7 @@ def _explain(
     used: FloatArray,
     wrong: BoolArray,
     own: FloatArray,
+    counted: FloatArray,
 ) -> dict[str, int]:
     """Of the wrong rows of a step, how many each other way of computing explains."""
     deviation = float(np.std(total, ddof=1)) + 1e-4
@@ -351,6 +352,7 @@ def _explain(
         "negated": [-own],
         "ddof": [own * other, own / other],
         "unscaled": [group_advantage(total, group, scale=kind) for kind in ("none", "group")],
+        "counted": [counted],
     }
     return {
         name: max(int(near(used, o)[wrong].sum()) for o in candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,25 @@ def expected_rows(run: Run) -> int | None:
     return int(stated) if stated else None
 
 
+def groups_promised(run: Run) -> bool | None:
+    """Whether a recorder says of its rows: whole groups, in order, before any filter.
+
+    False where it denies one of these for a captured step, None where it does not say.
+    """
+    recorded = set(run.rollouts.steps) & set(run.flight.steps)
+    told = [run.flight.at(step) for step in _spread(sorted(recorded))]
+    if any(s.whole_groups is False or s.in_order is False or s.filters == "after" for s in told):
+        return False
+    every = all(s.whole_groups and s.in_order and s.filters is not None for s in told)
+    return True if told and every else None
+
+
+def _spread(steps: Sequence[int]) -> list[int]:
+    """At most `LOOKED_AT` of them, spread over the run."""
+    at = np.linspace(0, len(steps) - 1, min(len(steps), LOOKED_AT)).astype(int)
+    return [steps[i] for i in np.unique(at).tolist()]
+
+
 def rows_complete(run: Run) -> bool | None:
     """Whether steps hold all rows that were trained on.
 
@@ -33,8 +53,7 @@ def rows_complete(run: Run) -> bool | None:
     steps = run.rollouts.steps
     if not len(steps):
         return None
-    at = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), LOOKED_AT)).astype(int))
-    batches = list(run.rollouts.batches(steps[at]))
+    batches = list(run.rollouts.batches(_spread(steps.tolist())))
     rows = [len(b) for b in batches]
     generated = expected_rows(run)
     one_process = (run.config.number("per_device_train_batch_size") or 0) * (

@@ -155,7 +155,7 @@ def _counts(run: Run) -> Iterator[_Count]:
             cut = ends if cut is None else cut
         if cut is None:
             continue
-        counted, apart, shift = _sums(advantage, cut, batch)
+        counted, apart, shift = _sums(advantage, total, cut, batch)
         count = _Count(
             batch.step,
             len(batch),
@@ -171,7 +171,9 @@ def _counts(run: Run) -> Iterator[_Count]:
         yield count
 
 
-def _sums(advantage: FloatArray, cut: BoolArray, batch: RolloutBatch) -> tuple[int, int, float]:
+def _sums(
+    advantage: FloatArray, total: FloatArray, cut: BoolArray, batch: RolloutBatch
+) -> tuple[int, int, float]:
     """Groups in which cut rows count, those in which they do not, and the shift summed up."""
     counted = apart = 0
     shift = 0.0
@@ -184,8 +186,11 @@ def _sums(advantage: FloatArray, cut: BoolArray, batch: RolloutBatch) -> tuple[i
             continue
         of_all = abs(float(values.sum())) <= ZERO * size
         of_kept = abs(float(kept.sum())) <= ZERO * size
+        if of_all and of_kept:  # cut rows lie at the mean, or were given 0
+            away = np.abs(total[own & cut] - total[own].mean())
+            of_all = not bool((away > ZERO * np.ptp(total[own])).any())
         if of_all == of_kept:
-            continue  # neither, or the cut rows lie at the mean and make no difference
+            continue  # neither, or the cut rows make no difference
         counted, apart = counted + of_all, apart + of_kept
         shift += abs(float(kept.mean())) if of_all else 0.0
     return counted, apart, shift

@@ -13,7 +13,7 @@ from firstbad.tools.loss_forms import TOKEN_MEAN, left_out_by_version, loss_type
 from firstbad.tools.loss_model import LossTerms, collect_terms
 from firstbad.tools.loss_terms import find_entropy_term
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, FloatArray, IntArray, Run
+from firstbad.tools.run import BoolArray, Capture, FloatArray, IntArray, Run
 from firstbad.tools.segments import OF_THE_LOSS, HeldToSettings, held_to_settings
 from firstbad.tools.stats import pearson
 from firstbad.tools.tokens import completion_end
@@ -22,6 +22,8 @@ SMALLEST = 1e-9
 """Recomputed losses that vary by less are rounding: -mean(A) of whole groups is 0."""
 FEWEST = 12
 """Steps below which no slope is read."""
+CARRIES = 0.5
+"""Share of the spread of the recomputed loss beyond which one step carries the slope by itself."""
 KNOWN = 0.1
 """Standard error below which a coefficient is told."""
 
@@ -71,6 +73,9 @@ class LossIdentity(HeldToSettings):
     kl_coefficient: float | None
     """Of beta x KL in a joint fit on the worse side; 1 expected. None where beta is 0, or where its
     standard error is above 0.1."""
+    carried_by: int | None
+    """Step that alone carried the slope, and another one than the rest of the run has: it is left
+    out of all figures. None where there is no such step."""
     recovered_step: int | None
     """Step from which the loss is right again, after a stretch in which it is not; what follows is
     left out of all figures."""
@@ -95,18 +100,22 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     -mean(2A/t) for sapo with its temperatures t, -sum(A n)/(B L_max) for a constant denominator
     (dr_grpo), -mean(A n) for sequence sums (luspo), plus beta x mean KL. n: trained tokens. Where a
     row is logged for several steps, or several updates share a batch, means over the same steps are
-    compared. A slope that is a whole number or its
-    inverse names a factor; a change of slope dates it. One that follows the mean over the longest
-    length of each step tells of padding in the denominator.
+    compared. A slope that is a whole number or its inverse names a factor; a change of slope dates
+    it. One step that alone makes another slope than the rest is left out. A slope that follows the
+    mean over the longest length of each step tells of padding in the denominator.
 
     Cannot tell: anything from the raw level of the loss; nor where ratio is not 1, or the rows
     trained on are not those written down; nor for losses -A logp (cispo, vespo), whose value takes
     the log-prob of every token.
     """
     terms, counts = collect_terms(run, fewest=FEWEST)
+    carried_by: int | None = None
     extra = find_entropy_term(terms)
     if extra is not None:
         terms = extra.taken_out(terms)
+    carrying = _carrying_step(terms)
+    if carrying is not None:
+        carried_by, terms = int(terms.steps[carrying]), terms.cut(_all_but(carrying, terms))
     n = len(terms.steps)
     if np.ptp(terms.predicted) < SMALLEST or np.ptp(terms.logged) == 0:
         raise NoData("the recomputed or the logged loss does not vary, so no slope can be read")
@@ -169,6 +178,7 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         ),
         policy_coefficient=joint.policy,
         kl_coefficient=joint.kl,
+        carried_by=carried_by,
         recovered_step=recovered,
         entropy_taken_out=extra is not None,
         joint_correlation=joint.correlation,
@@ -197,6 +207,27 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         window=(int(terms.steps[0]), int(terms.steps[-1])),
         signal="slope of logged against recomputed loss",
     )
+
+
+def _carrying_step(terms: LossTerms) -> int | None:
+    """Index of the one step that makes the slope what it is, against the rest of the run.
+
+    A factor is in every step. One step far out, with answers of a length that the text does not
+    tell, say, makes a slope and a correlation by itself.
+    """
+    x = terms.predicted - terms.predicted.mean()
+    squares = float(x @ x)
+    if len(x) <= FEWEST or squares <= 0:
+        return None
+    at = int(np.argmax(x * x))
+    if x[at] ** 2 < CARRIES * squares:
+        return None
+    whole, rest = _fit(terms)[0], _fit(terms.cut(_all_but(at, terms)))[0]
+    return at if abs(rest - whole) > 0.1 * max(abs(rest), abs(whole)) else None
+
+
+def _all_but(at: int, terms: LossTerms) -> BoolArray:
+    return np.asarray(np.arange(len(terms.steps)) != at)
 
 
 def _told_good(terms: LossTerms, cut: int) -> int:
@@ -232,6 +263,8 @@ def _summary(m: LossIdentity, change: int) -> str:
         text += f" at step {m.first_bad_step}" if not m.from_start else " from the start"
     if m.recovered_step is not None:
         text += f"; right again from step {m.recovered_step}"
+    if m.carried_by is not None:
+        text += f"; step {m.carried_by}, which alone carried another slope, was left out"
     if m.entropy_taken_out:
         text += "; an entropy term was taken out first"
     return text

@@ -66,6 +66,8 @@ class Masks(Dated):
     """... of those whose mask is wrong."""
     shift_tokens: int | None
     """By how many places most of them are moved, above 0 late."""
+    shift_size: int | None
+    """By how many tokens, whichever way."""
     share_rows_wrong: float
     finished_rows: int
     stops_guessed: bool
@@ -128,6 +130,7 @@ def check_masks(run: Run) -> Measured[Masks]:
     finished = sum(c.finished for c in counts)
     wrong = sum(c.wrong for c in counts)
     shifts = sum((c.shifts for c in counts), Counter[int]())
+    shift = shifts.most_common(1)[0][0] if shifts else None
     bad = [c.step for c in counts if c.wrong > 0.02 * c.rows or c.run_on > 0.2 * c.rows]
     good = [c.step for c in counts if not bad or c.step < bad[0]]
     metrics = Masks(
@@ -146,7 +149,8 @@ def check_masks(run: Run) -> Measured[Masks]:
         share_rows_stop_untrained=_share(sum(c.stop_untrained for c in counts), finished),
         share_rows_shifted=_share(shifts.total(), rows),
         share_wrong_shifted=_share(shifts.total(), wrong),
-        shift_tokens=shifts.most_common(1)[0][0] if shifts else None,
+        shift_tokens=shift,
+        shift_size=None if shift is None else abs(shift),
         share_rows_wrong=_share(sum(c.wrong for c in counts), rows),
         finished_rows=finished,
         stops_guessed=guessed,

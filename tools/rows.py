@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from firstbad.tools.completeness import rows_complete
+from firstbad.tools.completeness import groups_promised, rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
 from firstbad.tools.readers.completions import EVALUATION
@@ -33,6 +33,9 @@ class Rows(HeldToSettings):
     """Of steps: uneven or interleaved groups."""
     order_expected: bool
     """The source writes the rows of a group one after the other (known by position or key)."""
+    promised: bool | None
+    """A recorder says that its rows are whole groups in order, before any filter; False where it
+    denies that, None where it does not say."""
     steps_row_count_differs: int
     """Steps whose number of rows is not the usual one."""
     complete: bool | None
@@ -86,6 +89,7 @@ def check_rows(run: Run) -> Measured[Rows]:
         steps_interleaved=counts["interleaved"],
         share_steps_broken=round(len(bad) / max(1, len(batches)), 6),
         order_expected=run.framework == "trl" or all(b.group_source != "prompt" for b in batches),
+        promised=groups_promised(run),
         steps_row_count_differs=counts["rows"],
         complete=complete,
         advantages_follow_prompts=_follow_prompts(run, batches),

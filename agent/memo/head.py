@@ -150,7 +150,11 @@ def _actions(
     if leading is None:
         return
     spoiled = verdict.first_spoiled
-    if spoiled is not None:
+    if spoiled is None:
+        yield Row(
+            "stop", "not for the weights' sake: no step spoils them, any checkpoint can be used"
+        )
+    else:
         onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
         yield Row("stop", _stop(verdict, onset, evidence) + _other(leading, spoiled))
     label = {"fixes": "fix", "dilutes": "only dilutes", "experiment": "experiment"}
@@ -179,7 +183,9 @@ def _other(leading: Finding, spoiled: Finding) -> str:
     """That another finding is what a checkpoint must lie before; empty where the leading one is."""
     if spoiled is leading:
         return ""
-    why = "spoils the weights" if leading.weights == "sound" else "began first"
+    why = "began first"
+    if leading.weights == "sound":
+        why = "spoils the weights" if spoiled.weights == "spoiled" else "may spoil the weights"
     return f"; `{spoiled.cause}`, also found, {why}"
 
 

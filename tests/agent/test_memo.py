@@ -21,6 +21,7 @@ from firstbad.agent.memo.build import Memo, build_memo
 from firstbad.agent.memo.glossary import words_used
 from firstbad.agent.memo.head import first_page
 from firstbad.agent.remarks import Remark
+from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Playbook
 from firstbad.playbooks.results import (
@@ -798,11 +799,16 @@ def test_what_the_weights_are_worth_is_said_with_what_to_record_next_time() -> N
     assert "| roll back | no rollback: training did not use it |" in shown
     assert "| log next time | the parts per sample |" in shown
     assert "| from `checkpoint-90`, the newest checkpoint: the weights are sound |" in shown
-    assert "| stop |" not in shown
+    assert "| stop | not for the weights' sake: no step spoils them" in shown
+    assert "use no checkpoint" not in shown
+    assert "carries the fault" not in shown
     spoils = SECOND.model_copy(update={"weights": "spoiled"})
     shown = memo(incident(findings=(sound, spoils), resume_from="checkpoint-60")).markdown
     assert f"`{spoils.cause}`, also found, spoils the weights" in shown
     assert "| roll back |" not in shown
+    unclear = SECOND.model_copy(update={"weights": "unclear"})
+    shown = memo(incident(findings=(sound, unclear), resume_from="checkpoint-60")).markdown
+    assert f"`{unclear.cause}`, also found, may spoil the weights" in shown
     assert "log next time" not in memo(incident()).markdown
 
 
@@ -1287,3 +1293,16 @@ def test_unknown_names_in_templates_are_errors() -> None:
     for environment in environments():
         with pytest.raises(UndefinedError):
             render(environment)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("name", [n for n, c in causes().items() if c.weights == "sound"])
+def test_no_cause_that_leaves_the_weights_sound_takes_checkpoints_away(
+    name: str, ended: bool
+) -> None:
+    sound = LEADING.model_copy(update={"cause": name, "weights": causes()[name].weights})
+    seen = {"E1": evidence("E1", "take_stock", "it", metrics={"ended": ended})}
+    verdict = incident(findings=(sound,), resume_from="checkpoint-90")
+    actions = {row.label: row.text for row in first_page(verdict, seen).actions}
+    assert actions["stop"].endswith("any checkpoint can be used")
+    assert "newest checkpoint" in actions["resume"]

@@ -26,6 +26,7 @@ def test_case_ends_as_it_must(name: str, tmp_path: Path) -> None:
     reasons = [f"{c.layer}.{c.check}: {c.outcome}" for c in verdict.checks if c.outcome != "pass"]
     assert (verdict.outcome, cause) == (case.outcome, case.cause), reasons
     assert {name: found.get(name) for name in case.checks} == dict(case.checks)
+    assert case.says in verdict.headline
     assert case.twin_of not in {finding.cause for finding in verdict.findings}
     if case.first_bad is not None:
         first, last = case.first_bad

@@ -37,6 +37,8 @@ class Case:
     files: Callable[[Path], object] | None = None
     """What else is done to the folder: files that a trainer leaves besides, or takes away."""
     complaint: str = ""
+    says: str = ""
+    """Words that the headline must hold."""
 
     def write(self, folder: Path) -> Path:
         """Run it; the record lies in the folder."""

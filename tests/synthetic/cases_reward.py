@@ -307,7 +307,13 @@ CASES = [
         "reward.model_overoptimised",
     ),
     Case("w13", lambda: FairScore(seed=17), "healthy", twin_of="reward.model_overoptimised"),
-    Case("w14", lambda: LongerAnswers(seed=18), "incident", "reward.truncation_conflated"),
+    Case(
+        "w14",
+        lambda: LongerAnswers(seed=18),
+        "incident",
+        "reward.truncation_conflated",
+        twin_of="mask.truncation",
+    ),
     Case(
         "w15",
         lambda: PartialText(seed=18),
@@ -315,7 +321,13 @@ CASES = [
         twin_of="reward.truncation_conflated",
     ),
     Case("w21", lambda: OtherWeight(seed=21), "incident", "reward.scale", (31, 32)),
-    Case("w20", lambda: MaskedCuts(seed=18), "incident", "mask.truncation"),
+    Case(
+        "w20",
+        lambda: MaskedCuts(seed=18),
+        "incident",
+        "mask.truncation",
+        twin_of="reward.truncation_conflated",
+    ),
     Case("w16", lambda: OpensTests(seed=19), "incident", "reward.environment_leak", (31, 32)),
     Case("w17", lambda: OpensTestsUnpaid(seed=19), "healthy", twin_of="reward.environment_leak"),
     Case(

@@ -78,6 +78,7 @@ def test_left_out_of_the_statistics(
 ) -> None:
     found = measure(TOOL, run_of(advantage_of(~cut_rows), masked=masked))
     assert (found["share_counted"], found["share_trained"]) == (0.0, trained)
+    assert found["n_groups"] == 3, "an advantage of 0 that the reward would not give"
     assert (found["shift"], found["size_cut"]) == (0.0, 0.0)
 
 

@@ -466,3 +466,48 @@ def test_a_logged_kl_of_unstated_weight_is_not_taken_for_none(
     run = simulate(1, steps=30, config={"beta": 0.04})
     values = {k: v for k, v in run.config.values.items() if k != "beta"}
     assert "`beta`" in missing(TOOL, replace(run, config=replace(run.config, values=values)))
+
+
+def one_far_out(draft: Any) -> None:
+    """At step 12 one right answer is 200,000 characters long."""
+    if draft.step == 12:
+        at = int(np.flatnonzero(draft.right)[0])
+        draft.completions[at] = "so " * 66_000 + draft.completions[at]
+        draft.n_tokens[at] += 66_000
+
+
+@pytest.mark.parametrize("share", [0.5, 0.25, 1 / 3])
+def test_a_slope_that_one_step_carries_is_no_factor(
+    simulate: MakeRun, measure: Measure, share: float
+) -> None:
+    def log(values: Values, steps: Steps) -> None:  # the trainer saw less of that answer
+        values["loss"][steps == 12] *= share
+
+    found = measure(TOOL, simulate(1, steps=31, log=log, edit=one_far_out))
+    assert found["carried_by"] == 12
+    assert found["n_steps"] == 30
+    assert found["slope_worst"] == pytest.approx(1, abs=0.01)
+    assert (found["factor"], found["first_bad_step"]) == (None, None)
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0, 0.5])
+def test_a_step_far_out_that_the_others_bear_out_is_kept(
+    simulate: MakeRun, measure: Measure, factor: float
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["loss"] *= factor
+
+    found = measure(TOOL, simulate(1, steps=31, log=log, edit=one_far_out))
+    assert (found["carried_by"], found["n_steps"]) == (None, 31)
+    assert found["slope"] == pytest.approx(factor, rel=1e-2)
+    assert found["factor"] == (None if factor == 1 else pytest.approx(factor))
+
+
+def test_a_factor_shows_behind_a_step_far_out_that_lacks_it(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["loss"][steps != 12] *= 4
+
+    found = measure(TOOL, simulate(1, steps=31, log=log, edit=one_far_out))
+    assert (found["carried_by"], found["factor"], found["from_start"]) == (12, 4, True)

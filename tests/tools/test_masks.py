@@ -174,6 +174,7 @@ def test_a_mask_that_is_moved(
     )
     found = measure(CHECK, make_run(captures=[made], vocabulary=words))
     assert found["shift_tokens"] == shift
+    assert found["shift_size"] == (None if shift is None else abs(shift))
     assert found["share_wrong_shifted"] == found["share_rows_shifted"] == (shift is not None)
 
 
