@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
+from firstbad.tools.cut import left_out
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import (
     ESTIMATORS,
@@ -102,7 +103,8 @@ def recompute_advantages(run: Run) -> Measured[Advantages]:
     group, over the batch, or none (TRL's `scale_rewards`), leave-one-out, group mean with one scale
     for the batch. Where none is named, the known one that explains the first steps is the run's.
     Where advantages differ from it, other sets and scalings are tried. Above its bound an advantage
-    can't come from its own group. Groups of which only part is written are left out.
+    can't come from its own group. Groups of which only part is written are left out, and so are cut
+    rows where none of them carries an advantage.
 
     Cannot tell: whether the rewards are right, nor whether an estimator that is used from the first
     step on is the one that was meant, where no setting names it.
@@ -149,7 +151,7 @@ class _Rows:
     def __init__(self, run: Run, table: RowTable) -> None:
         wanted = run.config.number("num_generations") or 1
         whole = np.bincount(table.group)[table.group] >= wanted
-        keep = whole & np.isfinite(table.total) & np.isfinite(table.advantage)
+        keep = whole & np.isfinite(table.total) & np.isfinite(table.advantage) & ~left_out(table)
         keep &= (table.count(keep) >= 2)[table.step]
         self.total, self.used = table.total[keep], table.advantage[keep]
         self.group = table.group[keep]

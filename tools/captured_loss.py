@@ -24,6 +24,8 @@ FEWEST = 6
 APART = 0.05
 """Share of the usual size by which a micro-batch's loss is off."""
 MOST_CAPTURES = 24
+ROUNDING = 1e-5
+"""Share of its rows' size below which a sum of them that should be 0 is rounding of float32."""
 _KL_KIND = re.compile(r"kl\w*_(type|estimator|kind)$", re.I)
 K3 = ("k3", "low_var_kl", None)
 
@@ -55,6 +57,8 @@ class _Row:
     """One micro-batch: terms over its own denominator, and the loss in the ledger."""
 
     step: int
+    size: float
+    """Of the policy term, were all of its rows of one sign."""
     policy: float
     unclipped: float
     kl: float
@@ -87,6 +91,8 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
     policy, kl, loss, plain = (
         np.array([getattr(r, name) for r in rows]) for name in ("policy", "kl", "loss", "unclipped")
     )
+    if np.ptp(policy) < ROUNDING * max(r.size for r in rows):  # row means over whole groups
+        policy = plain = np.zeros_like(policy)
     stated = policy + kl
     terms = [t for t in (policy, kl) if np.ptp(t) > 0]
     if not terms or np.ptp(loss) == 0 or np.ptp(stated) == 0:
@@ -154,7 +160,8 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
                 continue
             weight = (1.0 if part.scale is None else part.scale) / part.denominator
             policy, plain, kl = (float(weight * t[own].sum()) for t in terms)
-            found.append(_Row(step, policy, plain, kl, part.loss))
+            size = abs(weight) * float(np.abs(terms[0][own]).sum())
+            found.append(_Row(step, size, policy, plain, kl, part.loss))
     return found
 
 
