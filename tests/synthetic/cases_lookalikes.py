@@ -153,6 +153,14 @@ class RowMeans(Trainer):
             yield replace(one, denominator=float(len(batch.group)))
 
 
+class SourceUnwritten(Trainer):
+    """The record does not say where tokens come from; engine log-probs do."""
+
+    def more_tokens(self, batch: Batch) -> dict[str, object]:
+        """See the class."""
+        return {"source": None}
+
+
 def late_log(folder: Path) -> None:
     """The metrics of the first 14 steps were not kept."""
     file = folder / "metrics.jsonl"
@@ -179,5 +187,6 @@ CASES = [
     Case("l13", lambda: CutLeftOut(cap=5), "healthy", twin_of="reward.wrong_group"),
     Case("l14", lambda: CutUnscored(cap=6), "healthy", twin_of="reward.verifier_outage"),
     Case("l15", RowMeans, "healthy", twin_of="grad.objective"),
+    Case("l16", SourceUnwritten, "healthy", twin_of="mask.eos"),
     Case("l12", OtherPrompts, "healthy", twin_of="reward.phase_change"),
 ]
