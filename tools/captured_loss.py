@@ -148,9 +148,10 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
     for step in chosen.tolist() if len(steps) else []:
         update = updates.get(step)
         names = run.rollouts.batch(step).sample if step in run.rollouts.steps else None
-        if update is None or names is None:
+        capture = run.captures.readable(step)
+        if update is None or names is None or capture is None:
             continue
-        terms = _terms(run.captures.at(step), beta, clip, by_row=by_row)
+        terms = _terms(capture, beta, clip, by_row=by_row)
         place: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         for part in update.parts:
             own = [place[name] for name in part.samples if name in place]
