@@ -141,7 +141,8 @@ class RowMeans(Trainer):
 
     def in_loss(self, values: Array, mask: Bools) -> Array:
         """See the class."""
-        return super().in_loss(values, mask) / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        size = np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        return np.asarray(super().in_loss(values, mask) / size)
 
     def loss_sum(self, values: Array, mask: Bools) -> float:
         """See the class."""

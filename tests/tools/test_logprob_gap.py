@@ -194,6 +194,7 @@ def test_growth_is_told_from_a_level(
     assert growth([*quiet, 0.02, 0.0025, 0.02])["n_back"] == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
 def test_order_of_rows_and_padding_change_nothing(
     seed: int, make_run: MakeRun, sample: Callable[..., Capture], sides: Callable[..., Capture],
     evidence: Callable[..., Evidence],

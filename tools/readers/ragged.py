@@ -10,7 +10,16 @@ import numpy as np
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File
 from firstbad.tools.readers.tensors import MAX_NUMBERS, Array, read_arrays
-from firstbad.tools.run import COMPLETION, PADDING, PROMPT, SYSTEM, TOOL, Capture, IntArray
+from firstbad.tools.run import (
+    COMPLETION,
+    PADDING,
+    PROMPT,
+    SYSTEM,
+    TOOL,
+    BoolArray,
+    Capture,
+    IntArray,
+)
 
 _OF_PROMPT = ("token_id", "position", "attention_mask", "loss_mask", "source")
 MAX_ROWS = 2**20
@@ -77,10 +86,10 @@ def _offsets(file: File, found: Array | None) -> IntArray:
 def _told(file: File, flat: Mapping[str, Array], starts: IntArray) -> Array:
     """(N,) where tokens come from, by the engine's log-probs: it gives them for what it sampled."""
     engine = flat.get("logp_engine")
-    seen = flat.get("attention_mask")
-    seen = np.ones(int(starts[-1]), bool) if seen is None else seen != 0
-    if engine is not None and np.isnan(engine).any() and not np.isnan(engine).all():
-        sampled = ~np.isnan(engine)
+    mask = flat.get("attention_mask")
+    seen: BoolArray = np.ones(int(starts[-1]), bool) if mask is None else np.asarray(mask != 0)
+    sampled = seen if engine is None else np.isfinite(np.asarray(engine, np.float64))
+    if engine is not None and sampled.any() and not sampled.all():
         found = np.where(sampled, COMPLETION, np.where(seen, PROMPT, PADDING)).astype(np.uint8)
         for start, end in pairwise(starts.tolist()):
             places = start + np.flatnonzero(sampled[start:end])
@@ -90,7 +99,7 @@ def _told(file: File, flat: Mapping[str, Array], starts: IntArray) -> Array:
                 found[places[-1] + 1 : end] = PADDING
         return found
     trained = flat.get("loss_mask")
-    used = seen if trained is None else seen & (trained != 0)
+    used = seen if trained is None else seen & np.asarray(trained != 0)
     first = starts[:-1][np.diff(starts) > 0]
     some = np.logical_or.reduceat(used, first) if len(first) else used[:0]
     if (some & ~used[first]).any():
