@@ -24,6 +24,8 @@ FEWEST = 6
 APART = 0.05
 """Share of the usual size by which a micro-batch's loss is off."""
 MOST_CAPTURES = 24
+ROUNDING = 1e-5
+"""Share of its rows' size below which a sum of them that should be 0 is rounding of float32."""
 _KL_KIND = re.compile(r"kl\w*_(type|estimator|kind)$", re.I)
 K3 = ("k3", "low_var_kl", None)
 
@@ -55,6 +57,8 @@ class _Row:
     """One micro-batch: terms over its own denominator, and the loss in the ledger."""
 
     step: int
+    size: float
+    """Of the policy term, were all of its rows of one sign."""
     policy: float
     unclipped: float
     kl: float
@@ -87,6 +91,8 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
     policy, kl, loss, plain = (
         np.array([getattr(r, name) for r in rows]) for name in ("policy", "kl", "loss", "unclipped")
     )
+    if np.ptp(policy) < ROUNDING * max(r.size for r in rows):  # row means over whole groups
+        policy = plain = np.zeros_like(policy)
     stated = policy + kl
     terms = [t for t in (policy, kl) if np.ptp(t) > 0]
     if not terms or np.ptp(loss) == 0 or np.ptp(stated) == 0:
@@ -142,9 +148,10 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
     for step in chosen.tolist() if len(steps) else []:
         update = updates.get(step)
         names = run.rollouts.batch(step).sample if step in run.rollouts.steps else None
-        if update is None or names is None:
+        capture = run.captures.readable(step)
+        if update is None or names is None or capture is None:
             continue
-        terms = _terms(run.captures.at(step), beta, clip, by_row=by_row)
+        terms = _terms(capture, beta, clip, by_row=by_row)
         place: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         for part in update.parts:
             own = [place[name] for name in part.samples if name in place]
@@ -154,7 +161,8 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
                 continue
             weight = (1.0 if part.scale is None else part.scale) / part.denominator
             policy, plain, kl = (float(weight * t[own].sum()) for t in terms)
-            found.append(_Row(step, policy, plain, kl, part.loss))
+            size = abs(weight) * float(np.abs(terms[0][own]).sum())
+            found.append(_Row(step, size, policy, plain, kl, part.loss))
     return found
 
 

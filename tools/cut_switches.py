@@ -198,8 +198,12 @@ def _sums(
 
 def _captured(run: Run, batch: RolloutBatch) -> tuple[BoolArray | None, BoolArray | None]:
     """(R,) rows that no stop token ends, and rows with a trained token; None where not captured."""
-    capture = run.captures.at(batch.step)
-    if "token_id" not in capture.arrays or rows_beside(run, capture) is not batch:
+    capture = run.captures.readable(batch.step)
+    if (
+        capture is None
+        or "token_id" not in capture.arrays
+        or rows_beside(run, capture) is not batch
+    ):
         return None, None
     end = completion_end(run, capture)
     loss = capture.mask("loss_mask")

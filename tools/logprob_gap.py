@@ -27,6 +27,8 @@ CALLED = {
 }
 CLIP = 0.2
 """Half-width of the PPO clip where the settings do not say."""
+LEAST_BACK = 0.001
+"""Difference, in nats, below which two sides agree whatever their baseline."""
 LEAST = 0.005
 """Nats above the floor from which a capture's mean dates a difference that the whole run shows."""
 TIMES = 2.5
@@ -69,6 +71,9 @@ class LogprobGap(Dated):
     """Mean of the capture among the first third that is the cleanest."""
     over_baseline: float
     """`mean` over `baseline` (at least 0.001 nats)."""
+    n_back: int
+    """Captures after the first bad one in which both sides agree as before it: within three times
+    the baseline (at least 0.001 nats), and a tenth of the others."""
     growth: float | None
     """Within the bad captures: mean of their second half over that of the first; None for fewer
     than four. 1 for a setting or a kernel, above for weights that part."""
@@ -158,6 +163,7 @@ def compare_logprobs(
         n_bad_captures=0 if at is None else len(parts),
         baseline=_r(baseline),
         over_baseline=_r(gap.mean() / max(baseline, 0.001)),
+        n_back=0 if at is None else _back(means[at:], baseline),
         growth=None if at is None else _growth(means[at:]),
         first_token_excess=border[0],
         first_token_share=border[1],
@@ -219,6 +225,13 @@ def _onset(means: FloatArray, floor: float) -> int | None:
     """Index of the first capture whose difference is above the floor."""
     off = means > max(TIMES * floor, floor + LEAST)
     return int(np.argmax(off)) if off.any() else None
+
+
+def _back(means: FloatArray, baseline: float) -> int:
+    agree = means <= max(3 * baseline, LEAST_BACK)
+    if agree.all() or means[agree].max(initial=0.0) > 0.1 * float(np.median(means[~agree])):
+        return 0
+    return int(agree.sum())
 
 
 def _growth(means: FloatArray) -> float | None:

@@ -197,10 +197,9 @@ def _captured(run: Run, capture: Capture) -> list[tuple[str, int, int]]:
 
 def _at_first(run: Run, step: int | None) -> tuple[int, bool | None, float | None]:
     """What the capture of the first bad step holds: see the fields of `Numbers`."""
-    captured = set(run.captures.steps.tolist()) - set(run.captures.unreadable)
-    if step is None or step not in captured:
+    at = None if step is None else run.captures.readable(step)
+    if step is None or at is None:
         return 0, None, None
-    at = run.captures.at(step)
     masked = _nonfinite_masked(run, at)
     earlier = (c for c in run.captures if c.step < step)
     if masked and any(_nonfinite_masked(run, c) for c in earlier):

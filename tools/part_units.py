@@ -10,6 +10,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import reward_weights
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import FloatArray, Run
 
@@ -65,7 +66,9 @@ def measure_part_units(run: Run) -> Measured[Units]:
     if len(batches) < FEWEST:
         raise NoData(f"rollouts with reward parts of fewer than {FEWEST} steps")
     rows = RowTable.of(run, batches)
-    fixed = [d for name in rows.parts if (d := _drift(rows, name)) is not None]
+    weights = reward_weights(run, len(rows.parts))
+    counted = [n for i, n in enumerate(rows.parts) if weights is None or weights[i] != 0]
+    fixed = [d for name in counted if (d := _drift(rows, name)) is not None]
     moved = [d for d in fixed if d.distinct >= UNITS]
     best = max(moved, key=lambda d: d.factor, default=None)
     since = None if best is None else _since(best)

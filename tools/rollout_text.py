@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from firstbad.tools.errors import NoData
+from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Metrics, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
@@ -87,10 +87,13 @@ def read_rollouts(
     if not run.rollouts or len(run.rollouts.steps) < 2:
         raise NoData("no rollouts of at least two steps to read")
     steps = run.rollouts.steps
+    if rows < 0:
+        raise ToolInputError(f"`rows` is a number of rows to show, not {rows}")
+    held = f"the rollouts hold steps {steps[0]} to {steps[-1]}"
     if after is None and before is not None and not steps[0] <= before < steps[-1]:
-        raise NoData(
-            f"step {before} parts nothing: the rollouts hold steps {steps[0]} to {steps[-1]}"
-        )
+        raise NoData(f"step {before} parts nothing: {held}")
+    if after is not None and after > steps[-1]:
+        raise NoData(f"nothing lies behind step {after}: {held}")
     parted = before is not None or after is not None
     near = NEAR if parted else min(NEAR, len(steps) // 2)
     late = steps[steps >= after][:near] if after is not None else steps[-near:]

@@ -315,12 +315,18 @@ class Captures:
     def __iter__(self) -> Iterator[Capture]:
         """Captures in step order; those that cannot be read are left out and kept count of."""
         for step in self.steps.tolist():
-            try:
-                capture = self.at(step)
-            except UserError as error:  # one damaged file must not lose the others
-                self.unreadable.setdefault(step, str(error))
-                continue
-            yield capture
+            if (capture := self.readable(step)) is not None:
+                yield capture
+
+    def readable(self, step: int) -> Capture | None:
+        """The capture of one step; None where there is none, or it cannot be read."""
+        if step not in self.steps:
+            return None
+        try:
+            return self.at(step)
+        except UserError as error:  # one damaged file must not lose the others
+            self.unreadable.setdefault(step, str(error))
+            return None
 
     def since(self, step: int) -> Captures:
         """The captures from a step on; what was read is shared."""
@@ -329,7 +335,7 @@ class Captures:
         return later
 
     def at(self, step: int) -> Capture:
-        """The capture of one step; KeyError when there is none."""
+        """The capture of one step; KeyError when there is none, UserError when it is damaged."""
         self.asked.add(step)
         if step in self._kept:
             return self._kept[step]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firstbad.tools.errors import UserError
 from firstbad.tools.run import BoolArray, Capture, FloatArray, IntArray, Run
 from firstbad.tools.tokens import completion_end
 from firstbad.tools.updates import first_updates
@@ -74,10 +73,8 @@ def samples_of(run: Run) -> Iterator[Capture]:
     """The first, the middle and the last capture, where they can be read."""
     steps = run.captures.steps.tolist()
     for i in sorted({0, len(steps) // 2, len(steps) - 1}) if steps else ():
-        try:
-            yield run.captures.at(steps[i])
-        except UserError:  # whoever reads all of them tells why
-            continue
+        if (capture := run.captures.readable(steps[i])) is not None:
+            yield capture
 
 
 def claimed_lag(run: Run, step: int) -> IntArray | None:

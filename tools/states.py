@@ -125,9 +125,9 @@ def _column(run: Run, step: int, kept: FlightStep | None) -> dict[str, Scalar]:
 
 def _tokens(run: Run, step: int) -> dict[str, Scalar]:
     """Figures of the token arrays."""
-    if step not in run.captures.steps:
+    capture = run.captures.readable(step)
+    if capture is None:
         return {}
-    capture = run.captures.at(step)
     found: dict[str, Scalar] = {}
     mask = capture.mask("loss_mask")
     if "token_id" in capture.arrays:

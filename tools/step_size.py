@@ -40,7 +40,9 @@ class StepSize(HeldToSettings):
     fraction above 0.2 in the last third, or KL above 0.5 nats."""
     resume_step: int | None
     resume_kl_factor: float | None
-    """Mean KL change per step in the ten steps after the resume over the twenty before."""
+    """How many times faster KL moves in the ten steps after the resume than in the twenty before:
+    the lower of two figures, its mean change from step to step, which noise makes large where KL is
+    high, and the way it goes from its level at the resume, which noise does not."""
     resume_norm_factor: float | None
     resume_jump: bool
 
@@ -189,7 +191,12 @@ def _resume(run: Run) -> tuple[int, float | None, float | None, float | None] | 
         return None
     speed0 = max(1e-6, float(np.abs(np.diff(before)).mean()))
     speed1 = float(np.abs(np.diff(after)).mean())
-    return at, speed1 / speed0, float(np.median(after)), float(np.median(n1) / np.median(n0))
+    start, level = float(np.median(before[:3])), float(np.median(before[-3:]))
+    way0 = max(1e-6, abs(level - start) / len(before))
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(after, 3), axis=1)
+    way1 = float(np.abs(medians - level).max()) / len(after)
+    faster = min(speed1 / speed0, way1 / way0)
+    return at, faster, float(np.median(after)), float(np.median(n1) / np.median(n0))
 
 
 def _r(value: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from firstbad.tools.cut import left_out
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.groups import outcome_part
@@ -42,7 +43,8 @@ def count_unscored(run: Run) -> Measured[Unscored]:
     """Rows that the outcome part gave no score while it scored others of the same prompt.
 
     TRL sums the scores that are there, so a row without one is paid like a wrong answer. Of other
-    parts it is usual that they have nothing to say on some rows: a tool that was not called.
+    parts it is usual that they have nothing to say on some rows: a tool that was not called. Cut
+    rows need no score where none of them carries an advantage.
 
     Cannot tell: a verifier that scores its own failures as 0 (see `rejudge`), nor one that fails
     for all completions of a prompt at once.
@@ -52,8 +54,10 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         raise NoData("no rollouts with reward parts")
     rows = RowTable.of(run, batches)
     name = outcome_part(run, batches)
-    missing = np.isnan(rows.part(name))
-    scored = np.bincount(rows.group, weights=~missing, minlength=len(rows.group_step))
+    missing = np.isnan(rows.part(name)) & ~left_out(rows)
+    scored = np.bincount(
+        rows.group, weights=np.isfinite(rows.part(name)), minlength=len(rows.group_step)
+    )
     hits = rows.count(missing & (scored[rows.group] > 0))
     stretch = raised_stretch(hits, rows.size)
     if stretch is not None and stretch.gain < SURE_GAIN:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import numpy as np
 
 from synthetic import policy
 from synthetic.cases import Case
-from synthetic.policy import DIGITS, WORDS, Array, Ints
-from synthetic.trainer import Batch, Trainer
+from synthetic.cases_masks import CutMasked
+from synthetic.policy import DIGITS, WORDS, Array, Bools, Ints
+from synthetic.trainer import Batch, Microbatch, Trainer
 
 
 class Convinced(Trainer):
@@ -98,6 +101,67 @@ class OtherPrompts(Trainer):
         return [[*self.rng.choice(WORDS, 6).tolist(), *prompt] for prompt in asked]
 
 
+class CutLeftOut(CutMasked):
+    """Cut rows are left out of the loss and of the statistics of their group."""
+
+    scored = True
+
+    def advantages(self, total: Array, group: Ints) -> Array:
+        """See the class."""
+        out = np.zeros(len(total))
+        ended = ~self.cut
+        out[ended] = super().advantages(total[ended], group[ended])
+        return out
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        """See the class."""
+        self.cut = np.array([reason == "length" for reason in batch.finish])
+        parts = super().score(batch)
+        return (
+            parts if self.scored else {n: np.where(self.cut, np.nan, v) for n, v in parts.items()}
+        )
+
+
+class CutUnscored(CutLeftOut):
+    """... and no verifier is asked about them."""
+
+    scored = False
+
+
+class RowMeans(Trainer):
+    """The mean of each row, then of the rows: the advantages of whole groups sum to 0."""
+
+    def config(self) -> dict[str, object]:
+        """See the class."""
+        return {**super().config(), "loss_type": "grpo"}
+
+    def requested(self) -> dict[str, object]:
+        """See the class."""
+        return self.config()
+
+    def in_loss(self, values: Array, mask: Bools) -> Array:
+        """See the class."""
+        size = np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        return np.asarray(super().in_loss(values, mask) / size)
+
+    def loss_sum(self, values: Array, mask: Bools) -> float:
+        """See the class."""
+        return float(self.in_loss(values, mask).sum())
+
+    def microbatches(self, batch: Batch) -> Iterator[Microbatch]:
+        """See the class."""
+        for one in super().microbatches(batch):
+            yield replace(one, denominator=float(len(batch.group)))
+
+
+class SourceUnwritten(Trainer):
+    """The record does not say where tokens come from; engine log-probs do."""
+
+    def more_tokens(self, batch: Batch) -> dict[str, object]:
+        """See the class."""
+        return {"source": None}
+
+
 def late_log(folder: Path) -> None:
     """The metrics of the first 14 steps were not kept."""
     file = folder / "metrics.jsonl"
@@ -121,5 +185,9 @@ CASES = [
     Case("l9", Bonus, "healthy", twin_of="reward.outlier"),
     Case("l10", Undivided, "healthy", twin_of="reward.wrong_group"),
     Case("l11", lambda: LongTask(rate=0.06), "undetermined", twin_of="reward.hack_length"),
+    Case("l13", lambda: CutLeftOut(cap=5), "healthy", twin_of="reward.wrong_group"),
+    Case("l14", lambda: CutUnscored(cap=6), "healthy", twin_of="reward.verifier_outage"),
+    Case("l15", RowMeans, "healthy", twin_of="grad.objective"),
+    Case("l16", SourceUnwritten, "healthy", twin_of="mask.eos"),
     Case("l12", OtherPrompts, "healthy", twin_of="reward.phase_change"),
 ]

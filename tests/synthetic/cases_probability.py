@@ -48,6 +48,17 @@ class NotDelivered(Ledger):
         return self.ledger()
 
 
+class Seldom(Trainer):
+    """Weights are loaded after every sixth step alone; rollouts claim the newest version."""
+
+    def sync(self) -> dict[str, object]:
+        held = self.engine
+        super().sync()
+        if self.step % 6:
+            self.engine = held
+        return {}
+
+
 class AdapterUnnamed(Ledger):
     """The adapter arrives, and no request names it: the base model answers."""
 
@@ -431,5 +442,7 @@ CASES = [
     Case("p35", lambda: Coarse(seed=1), "healthy", twin_of="prob.nondeterministic_trainer"),
     Case("p36", lambda: Trainer(temperature=0.6, group=10), "healthy",
          twin_of="prob.processed_logprobs"),
+    Case("p38", lambda: Seldom(rate=0.08, captures=20), "incident", "prob.weight_sync", (2, 4),
+         files=_no_ledger),
     Case("p37", lambda: Coarse(seed=2), "healthy", twin_of="prob.positions"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from firstbad.tools.readers import open_run
 from firstbad.tools.run import Run
 from synthetic.cases_accumulation import Halved, KlTurned, Scaled, Unclipped
+from synthetic.cases_lookalikes import RowMeans as AsStated
 from synthetic.trainer import Trainer
 
 TOOL = "check_captured_loss"
@@ -53,6 +54,14 @@ def test_the_wrong_term_is_named(
     assert found["kl_coefficient"] == pytest.approx(kl, abs=0.01)
     assert found["balance_off"] == pytest.approx(abs(policy - kl), abs=0.02)
     assert found["fit_correlation"] > 0.999
+
+
+def test_row_means_over_whole_groups_say_nothing_of_the_advantage_term(
+    tmp_path: Path, measure: Measure
+) -> None:
+    found = measure(TOOL, written(tmp_path, AsStated))
+    assert (found["policy_coefficient"], found["kl_coefficient"]) == (None, 1)
+    assert (found["balance_off"], found["plain_coefficient"]) == (None, None)
 
 
 def test_a_factor_of_the_pipeline_is_no_term(tmp_path: Path, measure: Measure) -> None:

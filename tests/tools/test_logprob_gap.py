@@ -186,6 +186,13 @@ def test_growth_is_told_from_a_level(
     assert grows["first_bad_step"] == level["first_bad_step"] == 5
     assert growth(quiet)["growth"] is None
 
+    assert growth(quiet)["growth"] is None
+    # 0.0025 is within three times the baseline, 0.004 is not; nor is what a tenth of 0.02 exceeds.
+    came_back = growth([*quiet, 0.1, 0.0025, 0.2, 0.001, 0.3])
+    assert (came_back["n_back"], came_back["first_bad_step"]) == (2, 5)
+    assert growth([*quiet, 0.1, 0.004, 0.2])["n_back"] == level["n_back"] == 0
+    assert growth([*quiet, 0.02, 0.0025, 0.02])["n_back"] == 0
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_order_of_rows_and_padding_change_nothing(

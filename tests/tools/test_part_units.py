@@ -66,6 +66,19 @@ def test_what_is_no_growing_unit(
     assert (found["unit_factor"], found["first_bad_step"]) == (1.0, None)
 
 
+@pytest.mark.parametrize(("weight", "factor"), [(0, 1.0), (0.2, 1.1**34)])
+def test_a_part_that_is_only_watched(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, weight: float, factor: float
+) -> None:
+    # Fifths of 40 steps are 8: from 1.1^4.5 on average to 1.1^36.5, by medians 32 steps apart.
+    rows = [
+        batch(s, rewards={"right": [0.0, 1.0], "steps": [0.0, 1.1**s]}, size=2)
+        for s in range(1, 41)
+    ]
+    run = make_run(config={"reward_weights": [1.0, weight]}, rollouts=rows)
+    assert measure(TOOL, run)["unit_factor"] == pytest.approx(factor, rel=0.25)
+
+
 def test_order_and_scale_do_not_matter(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.tools.errors import ToolInputError
 from firstbad.tools.evidence import Evidence
 from firstbad.tools.registry import run_tool
 from firstbad.tools.rollout_text import is_broken, is_garbage, is_repetitive
@@ -219,3 +220,10 @@ def test_a_step_outside_the_rollouts_parts_nothing(
     simulate: MakeRun, missing: Callable[..., str], before: int
 ) -> None:
     assert "hold steps 1 to 60" in missing(TOOL, simulate(1), before=before)
+
+
+def test_settings_that_fit_no_run(simulate: MakeRun, missing: Callable[..., str]) -> None:
+    run = simulate(1)
+    assert "hold steps 1 to 60" in missing(TOOL, run, after=61)
+    with pytest.raises(ToolInputError, match="number of rows"):
+        run_tool(TOOL, run, {"rows": -1}, evidence_id="e1")

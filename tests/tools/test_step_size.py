@@ -143,6 +143,20 @@ def test_a_resume_that_changes_nothing(simulate: MakeRun, measure: Measure) -> N
     assert found["first_bad_step"] is None
 
 
+def growing(values: Values, steps: Steps) -> None:
+    """KL grows ever faster, as it does early on, with noise of a tenth of its level."""
+    noise = np.random.default_rng(3).normal(size=len(steps))
+    values["kl_ref"] = 5e-5 * steps**2 * (1 + 0.15 * noise * (steps >= ONSET))
+
+
+def test_noise_of_a_kl_that_is_higher_by_then_is_no_jump(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    found = measure(TOOL, with_resume(simulate(1, log=growing), ONSET))
+    assert found["resume_kl_factor"] < 3
+    assert not found["resume_jump"]
+
+
 def with_resume(run: Run, step: int) -> Run:
     return replace(run, events=(Event("resume", step, "resumed", "train.log"),))
 

@@ -83,3 +83,16 @@ def test_a_part_beside_the_outcome_may_have_nothing_to_say(
 
 def test_without_scores(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "reward" in missing(TOOL, make_run())
+
+
+@pytest.mark.parametrize(("advantage", "share"), [(0.0, 0.0), (-0.5, 0.25)])
+def test_a_cut_row_needs_a_score_where_it_carries_an_advantage(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, advantage: float, share: float
+) -> None:
+    rows = batch(
+        rewards={"correct": [1, 0, 0, nan]},
+        advantage=[1, -0.5, -0.5, advantage],
+        finish=["stop", "stop", "stop", "length"],
+    )
+    run = make_run(rollouts=[rows], config={"num_generations": 4})
+    assert measure(TOOL, run)["share"] == share

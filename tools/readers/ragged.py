@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+
 import numpy as np
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File
 from firstbad.tools.readers.tensors import MAX_NUMBERS, Array, read_arrays
-from firstbad.tools.run import COMPLETION, PADDING, PROMPT, SYSTEM, Capture, IntArray
+from firstbad.tools.run import (
+    COMPLETION,
+    PADDING,
+    PROMPT,
+    SYSTEM,
+    TOOL,
+    BoolArray,
+    Capture,
+    IntArray,
+)
 
 _OF_PROMPT = ("token_id", "position", "attention_mask", "loss_mask", "source")
 MAX_ROWS = 2**20
@@ -17,11 +29,13 @@ def read_ragged(step: int, file: File) -> Capture:
     """Split each row into prompt and completion, and pad both to one width.
 
     Prompt: what stands before the first token that the policy sampled (or a tool returned); its
-    arrays have `prompt_` before their names. Where there is no `source`, all of a row counts as
-    completion. Places that a short row does not have: source 0, masks 0, other numbers NaN or 0.
+    arrays have `prompt_` before their names. Where there is no `source`, what has a log-prob of
+    the engine was sampled; where that is missing too, all of a row counts as completion. Places
+    that a short row does not have: source 0, masks 0, other numbers NaN or 0.
 
     Raises:
-        UserError: the offsets do not describe rows of these arrays.
+        UserError: the offsets do not describe rows of these arrays; or rows begin with tokens that
+            are not trained or not attended to, and nothing tells whether these are a prompt.
     """
     arrays, stored = read_arrays(file)
     starts = _offsets(file, arrays.pop("offsets", None))
@@ -32,7 +46,7 @@ def read_ragged(step: int, file: File) -> Capture:
     if not flat:  # also: a total that no array bears out must not be allocated
         raise UserError(f"`{file.name}`: no array has the {total:,} tokens of its offsets")
     left = sorted(set(arrays) - set(flat))
-    source = flat.get("source", np.full(total, COMPLETION, np.uint8))
+    source = flat["source"] if "source" in flat else _told(file, flat, starts)
     border = _borders(source, starts)
     if not (border < starts[1:]).any():
         raise UserError(f"`{file.name}` has no token that was sampled")
@@ -67,6 +81,30 @@ def _offsets(file: File, found: Array | None) -> IntArray:
     if starts[0] != 0 or (np.diff(starts) < 0).any():
         raise UserError(f"`{file.name}`: the offsets of its rows do not ascend from 0")
     return starts
+
+
+def _told(file: File, flat: Mapping[str, Array], starts: IntArray) -> Array:
+    """(N,) where tokens come from, by the engine's log-probs: it gives them for what it sampled."""
+    engine = flat.get("logp_engine")
+    mask = flat.get("attention_mask")
+    seen: BoolArray = np.ones(int(starts[-1]), bool) if mask is None else np.asarray(mask != 0)
+    sampled = seen if engine is None else np.isfinite(np.asarray(engine, np.float64))
+    if engine is not None and sampled.any() and not sampled.all():
+        found = np.where(sampled, COMPLETION, np.where(seen, PROMPT, PADDING)).astype(np.uint8)
+        for start, end in pairwise(starts.tolist()):
+            places = start + np.flatnonzero(sampled[start:end])
+            if len(places):  # between two sampled tokens stands what a tool returned
+                inside = found[places[0] : places[-1]]
+                inside[inside == PROMPT] = TOOL
+                found[places[-1] + 1 : end] = PADDING
+        return found
+    trained = flat.get("loss_mask")
+    used = seen if trained is None else seen & np.asarray(trained != 0)
+    first = starts[:-1][np.diff(starts) > 0]
+    some = np.logical_or.reduceat(used, first) if len(first) else used[:0]
+    if (some & ~used[first]).any():
+        raise UserError(f"`{file.name}` has no `source` that tells prompts from completions")
+    return np.full(int(starts[-1]), COMPLETION, np.uint8)
 
 
 def _borders(source: Array, starts: IntArray) -> IntArray:

@@ -111,6 +111,34 @@ def test_rows_are_split_into_prompt_and_completion_of_one_width(run: Run) -> Non
     )
 
 
+@pytest.mark.parametrize("attended", [True, False])
+def test_without_a_source_the_engine_tells_what_was_sampled(tmp_path: Path, attended: bool) -> None:
+    # Of the padding before the first row only the attention mask tells.
+    attention = {"attention_mask": [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]]} if attended else {}
+    tokens = {
+        **{name: values for name, values in TOKENS.items() if name != "source"},
+        **attention,
+        "logp_engine": [[None, None, None, -1.5, -0.2], [None, -2.0, None, -1.0, -0.5, None]],
+    }
+    with Recorder(tmp_path) as recorder:
+        recorder.capture(2, tokens=tokens)
+    arrays = open_run(str(tmp_path)).captures.at(2).arrays
+    assert arrays["source"].tolist() == [[3, 3, 0, 0, 0], [3, 4, 3, 3, 0]]
+    assert arrays["prompt_source"].tolist() == [[0 if attended else 2, 2, 2], [2, 0, 0]]
+
+
+@pytest.mark.parametrize("mask", ["loss_mask", "attention_mask"])
+def test_a_prompt_that_nothing_tells_apart_costs_the_step(tmp_path: Path, mask: str) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.scalars(2, loss=0.5)
+        recorder.capture(2, tokens={"token_id": [[7, 8, 5, 1]], mask: [[0, 0, 1, 1]]})
+        recorder.capture(3, tokens={"token_id": [[5, 6, 5, 1]], mask: [[1, 1, 1, 1]]})
+    run = open_run(str(tmp_path))
+    assert [capture.step for capture in run.captures] == [3]
+    assert run.captures.at(3).arrays["source"].tolist() == [[3, 3, 3, 3]]
+    assert "no `source`" in run.captures.unreadable[2]
+
+
 def test_rollouts_have_their_names_errors_and_versions(run: Run) -> None:
     batch = run.rollouts.batch(2)
     assert batch.sample == ["a", "b"]
