@@ -444,8 +444,13 @@ def test_cut_rows_that_carry_no_advantage_count_in_no_group(
 ) -> None:
     # Of 1, 0, 0 the mean is 1/3; squares 4/9 + 2/9 = 2/3, s = 0.5774: A = 1.1545, -0.5773.
     rewards, finish = {"correct": [1, 0, 0, 1]}, ["stop", "stop", "stop", "length"]
-    rows = batch(rewards=rewards, advantage=[1.1545, -0.5773, -0.5773, 0], finish=finish)
-    found = measure(TOOL, make_run(config=CONFIG, rollouts=[rows]))
-    assert (found["n_rows"], found["group_size"], found["share_rows_differ"]) == (3, 3, 0)
-    counted = batch(rewards=rewards, advantage=[1.1545, -0.5773, -0.5773, 0.3], finish=finish)
-    assert measure(TOOL, make_run(config=CONFIG, rollouts=[counted]))["share_rows_differ"] == 1
+
+    def differ(last: float) -> float:
+        own = [1.1545, -0.5773, -0.5773, last]
+        steps = [batch(s, rewards=rewards, advantage=own, finish=finish) for s in range(1, 9)]
+        share = measure(TOOL, make_run(config=CONFIG, rollouts=steps))["share_rows_differ"]
+        assert isinstance(share, float)
+        return share
+
+    assert differ(0) == 0
+    assert differ(0.3) == 0, "what is left out trains nothing, whatever stands beside it"

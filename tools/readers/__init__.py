@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firstbad.tools.errors import UserError
-from firstbad.tools.paths import is_text
 from firstbad.tools.readers import printed, recorder, table, tensorboard, trl
 from firstbad.tools.run import Run
 
@@ -112,8 +111,8 @@ def _recognised(path: Path) -> bool:
 
 def _existing(text: str) -> Path:
     path = Path(text).expanduser()
-    if not is_text(text):
-        raise UserError(f"{text!a} is no name in one line of UTF-8: give it another")
+    if any(c < " " or c == "\x7f" for c in text):  # bytes that are no UTF-8 do no harm
+        raise UserError(f"{text!a} is no name in one line: give it another")
     try:
         if path.exists():
             if f"{path.resolve()}/".startswith(_SYSTEM):
