@@ -56,7 +56,6 @@ FORMS: dict[str, Form] = {
 
 def forms(extractor: str) -> dict[str, Callable[[Row], float]]:
     """Properties of a row, 1 where the answer that the extractor finds is written so, else 0."""
-
     extract = cache(lambda text: EXTRACTORS[extractor](text))  # once for all forms
 
     def of(form: Form) -> Callable[[Row], float]:

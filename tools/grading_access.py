@@ -193,9 +193,7 @@ def _kinds(texts: Sequence[str]) -> list[str | None]:
 
 
 def _signed(text: str) -> bool:
-    return any(
-        shared in text and any(sign in text for sign in signs) for shared, signs in _SIGNS
-    )
+    return any(shared in text and any(sign in text for sign in signs) for shared, signs in _SIGNS)
 
 
 def _kind(text: str) -> str | None:

@@ -160,9 +160,7 @@ def compare_logprobs(
         floor_p99=None if floor_gap is None else _r(np.quantile(floor_gap, 0.99)),
         floor_past_clip=None if floor_past is None else _r(floor_past),
         over_floor=(
-            None
-            if floor_gap is None
-            else _r(p99 / max(float(np.quantile(floor_gap, 0.99)), 0.001))
+            None if floor_gap is None else _r(p99 / max(float(np.quantile(floor_gap, 0.99)), 0.001))
         ),
         past_clip_beyond_floor=_r(max(0.0, past - (floor_past or 0.0))),
         n_bad_captures=0 if at is None else len(parts),

@@ -202,7 +202,14 @@ def _hints(kind: Callable[..., object]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-_origin, _args = cache(get_origin), cache(get_args)
+@cache
+def _origin(hint: Any) -> Any:
+    return get_origin(hint)
+
+
+@cache
+def _args(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)
 
 
 def _as(hint: Any, value: object) -> object:
