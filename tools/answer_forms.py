@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 from firstbad.tools.answers import EXTRACTORS, LONGEST, loose, normalise
 from firstbad.tools.patterns import Row
@@ -55,11 +56,12 @@ FORMS: dict[str, Form] = {
 
 def forms(extractor: str) -> dict[str, Callable[[Row], float]]:
     """Properties of a row, 1 where the answer that the extractor finds is written so, else 0."""
+    extract = cache(lambda text: EXTRACTORS[extractor](text))  # once for all forms
 
     def of(form: Form) -> Callable[[Row], float]:
         def has(row: Row) -> float:
             gold = row[0].gold[row[1]] if row[0].gold else None
-            answer = EXTRACTORS[extractor](row[0].completions[row[1]][-LONGEST:])
+            answer = extract(row[0].completions[row[1]][-LONGEST:])
             if answer is None or gold is None:
                 return 0.0
             return float(form(answer[:_CUT], gold[:_CUT]))

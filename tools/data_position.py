@@ -100,12 +100,16 @@ def _replay(drawn: Drawn, resume: int) -> _Replay | None:
         return None
     best = (0.0, before[0])
     for source in before:
-        moved = [source + step - after[0] for step in after]
-        known = [(a, b) for a, b in zip(moved, after, strict=True) if a in drawn and a < resume]
-        for n in range(FEWEST, len(known) + 1):
-            repeated = sum(len(drawn[a] & drawn[b]) for a, b in known[:n])
-            share = repeated / sum(len(drawn[b]) for _, b in known[:n])
-            best = max(best, (share, source), key=lambda pair: pair[0])
+        repeated = size = known = 0
+        for step in after:
+            moved = source + step - after[0]
+            if moved not in drawn or moved >= resume:
+                continue
+            repeated += len(drawn[moved] & drawn[step])
+            size += len(drawn[step])
+            known += 1
+            if known >= FEWEST and repeated / size > best[0]:
+                best = repeated / size, source
     return _Replay(resume, best[1], best[0], _round(drawn, before, after, best[1]))
 
 

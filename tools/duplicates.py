@@ -134,14 +134,14 @@ def _codes(batches: list[RolloutBatch], size: int) -> tuple[IntArray, IntArray, 
     """(N,) step of each whole group; (N, size) place of the first equal text, and long enough."""
     steps, codes, long = [], [], []
     for batch in batches:
-        enough = batch.words >= LONG
+        enough = (batch.words >= LONG).tolist()
         for rows in _rows(batch):
             if len(rows) != size:
                 continue
-            first: dict[str, int] = {}
             texts = [batch.completions[row] for row in rows]
-            codes.append([first.setdefault(text, place) for place, text in enumerate(texts)])
-            long.append(enough[rows])
+            first = {text: place for place, text in reversed(tuple(enumerate(texts)))}
+            codes.append([first[text] for text in texts])
+            long.append([enough[row] for row in rows])
             steps.append(batch.step)
     shape = (len(steps), size)
     return (
@@ -153,9 +153,10 @@ def _codes(batches: list[RolloutBatch], size: int) -> tuple[IntArray, IntArray, 
 
 def _rows(batch: RolloutBatch) -> list[list[int]]:
     """Rows of each group, in their order."""
-    order = np.argsort(batch.group, kind="stable")
-    cuts = np.flatnonzero(np.diff(batch.group[order])) + 1
-    return [rows.tolist() for rows in np.split(order, cuts)]
+    found: dict[int, list[int]] = {}
+    for row, group in enumerate(batch.group.tolist()):
+        found.setdefault(group, []).append(row)
+    return [rows for _, rows in sorted(found.items())]
 
 
 def _pair(codes: IntArray, long: BoolArray, place: tuple[int, int]) -> tuple[BoolArray, BoolArray]:

@@ -24,6 +24,9 @@ class Metrics(Record):
     Subclasses name their fields; a gate may use these names and no others.
     """
 
+    # Most tools of a run have no data, and then nothing is built of what they measure.
+    model_config = ConfigDict(defer_build=True)
+
     @model_validator(mode="after")
     def _finite(self) -> Metrics:
         for name in type(self).model_fields:

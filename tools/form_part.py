@@ -18,7 +18,8 @@ from firstbad.tools.stats import raised_stretch
 
 NAMED = re.compile(r"form(?:at)?|tag|xml|structure", re.IGNORECASE)
 WELL_FORMED = re.compile(
-    r"\s*<(think|reasoning)>(?P<a>.*?)</\1>\s*<answer>(?P<b>.*?)</answer>\s*",
+    r"\s*<(think|reasoning)>(?P<a>[^<]*(?:<(?!/\1>\s*<answer>)[^<]*)*)</\1>"
+    r"\s*<answer>(?P<b>.*)</answer>\s*",
     re.IGNORECASE | re.DOTALL,
 )
 OPENING = re.compile(r"<(think|reasoning)>\s*$", re.IGNORECASE)
@@ -70,15 +71,7 @@ def check_form_part(run: Run) -> Measured[FormPart]:
     values = rows.part(name)
     finite = np.isfinite(values)
     opened = np.array([OPENING.search(prompt[-40:]) is not None for prompt in prompts], bool)
-    found = [
-        WELL_FORMED.fullmatch(("<think>" if lead else "") + text[-LONGEST:])
-        for text, lead in zip(texts, opened.tolist(), strict=True)
-    ]
-    # With the tag in the prompt, a completion that repeats it is in form as well.
-    found = [
-        each or (WELL_FORMED.fullmatch(text[-LONGEST:]) if lead else None)
-        for each, text, lead in zip(found, texts, opened.tolist(), strict=True)
-    ]
+    found = [_formed(text, lead) for text, lead in zip(texts, opened.tolist(), strict=True)]
     formed = np.array([each is not None for each in found], bool) & finite
     broken = np.array([each is not None and "\n" in each["a"] + each["b"] for each in found], bool)
     accepted = formed & (values > 0) & (values >= rows.highest(values)[rows.step] - 1e-6)
@@ -124,6 +117,15 @@ def check_form_part(run: Run) -> Measured[FormPart]:
         window=(steps[0], steps[-1]),
         signal=f"well-formed rows that `{name}` refuses",
     )
+
+
+def _formed(text: str, opened: bool) -> re.Match[str] | None:
+    """The parts of a well-formed text; with the tag in the prompt, it may be repeated or not."""
+    text = text[-LONGEST:]
+    if not text.rstrip().endswith(">"):
+        return None
+    found = WELL_FORMED.fullmatch("<think>" + text) if opened else None
+    return found or WELL_FORMED.fullmatch(text)
 
 
 def _separated(refused: float | None, accepted: float | None) -> bool:

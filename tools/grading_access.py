@@ -62,11 +62,14 @@ PATTERNS = {
 }
 """What a completion does -> how it looks in the text."""
 _SIGNS = (
-    *(f".{kind}" for kind in _KINDS),
-    *(f"{folder}/" for folder in _FOLDERS),
-    *("exit(", "__(", "pytest", "mock", "monkeypatch", "TestCase"),
+    (".", tuple(f".{kind}" for kind in _KINDS)),
+    ("/", tuple(f"{folder}/" for folder in _FOLDERS)),
+    ("(", ("exit(", "__(")),
+    ("mo", ("mock", "monkeypatch")),
+    ("est", ("pytest", "TestCase")),
 )
-"""One of them stands in every text that a pattern finds; most texts hold none."""
+"""One of them stands in every text that a pattern finds; most texts hold none. Before them: what
+they share, as one search for it is quicker than one for each."""
 
 
 class GradingAccess(Dated):
@@ -184,13 +187,17 @@ def find_grading_access(run: Run) -> Measured[GradingAccess]:
 
 def _kinds(texts: Sequence[str]) -> list[str | None]:
     whole = "\n".join(texts)
-    if not any(sign in whole for sign in _SIGNS):
+    if not _signed(whole):
         return [None] * len(texts)
     return [_kind(text) for text in texts]
 
 
+def _signed(text: str) -> bool:
+    return any(shared in text and any(sign in text for sign in signs) for shared, signs in _SIGNS)
+
+
 def _kind(text: str) -> str | None:
-    if not any(sign in text for sign in _SIGNS):
+    if not _signed(text):
         return None
     return next((name for name, pattern in PATTERNS.items() if pattern.search(text)), None)
 

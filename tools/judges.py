@@ -54,11 +54,14 @@ class ByGold:
     def judge(self, batch: RolloutBatch) -> tuple[BoolArray, BoolArray]:
         """(R,) rows with a gold answer, and (R,) rows judged right."""
         gold = batch.gold or [None] * len(batch)
-        right = [
-            answer is not None and agree(extract(self.extractor, text), answer, self.reading)
-            for text, answer in zip(batch.completions, gold, strict=True)
-        ]
-        return np.array([answer is not None for answer in gold], bool), np.array(right, bool)
+        key = "judged right", self.extractor, self.reading
+        if key not in batch.derived:
+            right = [
+                answer is not None and agree(extract(self.extractor, text), answer, self.reading)
+                for text, answer in zip(batch.completions, gold, strict=True)
+            ]
+            batch.derived[key] = np.array(right, bool)
+        return np.array([answer is not None for answer in gold], bool), batch.derived[key]
 
     @property
     def text(self) -> str:
@@ -122,8 +125,10 @@ class JudgedRows:
     @cached_property
     def rows(self) -> list[tuple[RolloutBatch, int]]:
         """Batch of each judged row, and its place there."""
-        every = [(batch, i) for batch in self.batches for i in range(len(batch))]
-        return [every[i] for i in self.at.tolist()]
+        starts = np.cumsum([0, *map(len, self.batches)])
+        of = np.searchsorted(starts, self.at, side="right") - 1
+        own = (self.at - starts[of]).tolist()
+        return [(self.batches[k], i) for k, i in zip(of.tolist(), own, strict=True)]
 
 
 def judged_batches(run: Run) -> list[RolloutBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,8 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, FloatArray, Run
+from firstbad.tools.rewards import group_index
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
 from firstbad.tools.sides import Sides, pooled, read_sides
 from firstbad.tools.stats import pearson
 
@@ -108,6 +110,12 @@ class _Part:
     out: FloatArray
     """(N,) 1 for those past the clip."""
 
+    @cached_property
+    def place(self) -> IntArray:
+        """(N,) place of each token among those used of its row."""
+        place: IntArray = (self.use.cumsum(axis=1) - 1)[self.use]
+        return place
+
 
 @tool
 def compare_logprobs(
@@ -136,6 +144,8 @@ def compare_logprobs(
     everything, parts = parts, parts[at or 0 :]
     floor = [p for p in floor if p.sides.step >= parts[0].sides.step]
     gap = np.concatenate([p.gap for p in parts])
+    rare = _are_rare(np.concatenate([p.sides.ids[p.use] for p in parts]))
+    p99 = np.quantile(gap, 0.99)
     past = float(np.concatenate([p.out for p in parts]).mean())
     floor_gap = np.concatenate([p.gap for p in floor]) if floor else None
     floor_past = float(np.concatenate([p.out for p in floor]).mean()) if floor else None
@@ -146,7 +156,7 @@ def compare_logprobs(
         n_tokens=len(gap),
         mean=_r(gap.mean()),
         median=_r(np.median(gap)),
-        p99=_r(np.quantile(gap, 0.99)),
+        p99=_r(p99),
         p999=_r(np.quantile(gap, 0.999)),
         largest=_r(gap.max()),
         bias=_r(np.concatenate([p.delta[p.use] for p in parts]).mean()),
@@ -155,9 +165,7 @@ def compare_logprobs(
         floor_p99=None if floor_gap is None else _r(np.quantile(floor_gap, 0.99)),
         floor_past_clip=None if floor_past is None else _r(floor_past),
         over_floor=(
-            None
-            if floor_gap is None
-            else _r(np.quantile(gap, 0.99) / max(float(np.quantile(floor_gap, 0.99)), 0.001))
+            None if floor_gap is None else _r(p99 / max(float(np.quantile(floor_gap, 0.99)), 0.001))
         ),
         past_clip_beyond_floor=_r(max(0.0, past - (floor_past or 0.0))),
         n_bad_captures=0 if at is None else len(parts),
@@ -167,7 +175,7 @@ def compare_logprobs(
         growth=None if at is None else _growth(means[at:]),
         first_token_excess=border[0],
         first_token_share=border[1],
-        rare_excess=_rare(parts),
+        rare_excess=_rare(gap, rare),
         top_share=_top_share(gap),
         length_correlation=_by_length(parts),
         padding_correlation=pads[0],
@@ -185,7 +193,7 @@ def compare_logprobs(
     tables = (
         _spread(metrics, floor_gap),
         _by_capture(everything),
-        _by_place(parts),
+        _by_place(parts, rare),
         _worst(run, parts, left, right),
     )
     return Measured(
@@ -271,7 +279,7 @@ def _by_padding(parts: list[_Part]) -> tuple[float | None, float | None, float |
 
 
 def _first_tokens(parts: list[_Part]) -> tuple[float | None, float | None]:
-    first = np.concatenate([_is_first(p)[p.use] for p in parts])
+    first = np.concatenate([p.place == 0 for p in parts])
     gap = np.concatenate([p.gap for p in parts])
     if not first.any() or first.all() or gap.sum() == 0:
         return None, None
@@ -279,22 +287,15 @@ def _first_tokens(parts: list[_Part]) -> tuple[float | None, float | None]:
     return _r(gap[first].mean() / rest), _r(gap[first].sum() / gap.sum())
 
 
-def _is_first(part: _Part) -> BoolArray:
-    return np.asarray(part.use & (part.use.cumsum(axis=1) == 1))
-
-
-def _rare(parts: list[_Part]) -> float | None:
-    ids = np.concatenate([p.sides.ids[p.use] for p in parts])
-    gap = np.concatenate([p.gap for p in parts])
-    rare = _are_rare(ids)
+def _rare(gap: FloatArray, rare: BoolArray) -> float | None:
     if not rare.any() or rare.all():
         return None
     return _r(gap[rare].mean() / max(float(gap[~rare].mean()), 1e-6))
 
 
-def _are_rare(ids: FloatArray | np.ndarray) -> BoolArray:
+def _are_rare(ids: IntArray) -> BoolArray:
     """(N,) tokens of the least frequent ids, up to a tenth of all."""
-    _, index, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    index, counts = group_index(ids)
     order = np.argsort(counts, kind="stable")
     chosen = np.zeros(len(counts), bool)
     chosen[order[np.cumsum(counts[order]) <= RARE * len(ids)]] = True
@@ -304,7 +305,8 @@ def _are_rare(ids: FloatArray | np.ndarray) -> BoolArray:
 def _top_share(gap: FloatArray) -> float:
     total = float(gap.sum())
     top = max(1, len(gap) // 100)
-    return _r(np.sort(gap)[-top:].sum() / total) if total > 0 else 0.0
+    largest = np.sort(np.partition(gap, len(gap) - top)[-top:])
+    return _r(largest.sum() / total) if total > 0 else 0.0
 
 
 def _spread(m: LogprobGap, floor: FloatArray | None) -> Table:
@@ -333,14 +335,13 @@ def _by_capture(parts: list[_Part]) -> Table:
     )
 
 
-def _by_place(parts: list[_Part]) -> Table:
+def _by_place(parts: list[_Part], rare: BoolArray) -> Table:
     """Where in an answer, in which answers and on which tokens the difference lies."""
     gap = np.concatenate([p.gap for p in parts])
-    place = np.concatenate([(p.use.cumsum(axis=1) - 1)[p.use] for p in parts])
+    place = np.concatenate([p.place for p in parts])
     length = np.concatenate(
         [np.broadcast_to(p.use.sum(axis=1)[:, None], p.use.shape)[p.use] for p in parts]
     )
-    rare = _are_rare(np.concatenate([p.sides.ids[p.use] for p in parts]))
     half = np.median(length)
     last = place == length - 1
     groups = {
@@ -366,7 +367,9 @@ def _worst(run: Run, parts: list[_Part], left: str, right: str) -> Table:
     found = []
     for p in parts:
         rows, places = np.nonzero(p.use)
-        for i in np.argsort(-p.gap, kind="stable")[:WORST]:
+        least = np.partition(p.gap, -WORST)[-WORST] if len(p.gap) > WORST else 0.0
+        at = np.flatnonzero(p.gap >= least)
+        for i in at[np.argsort(-p.gap[at], kind="stable")[:WORST]]:
             found.append((float(p.gap[i]), p, int(rows[i]), int(places[i])))
     found.sort(key=lambda f: (-f[0], f[1].sides.step, f[2], f[3]))
     shown = []

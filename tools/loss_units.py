@@ -45,6 +45,8 @@ class Units:
         self.plain = all(len(b) == len(r) == 1 for b, r in found) and micro == 1
         self._size = len(batches)
         self._batches = [b for b, _ in found]
+        single = all(len(b) == 1 for b in self._batches)
+        self._singly = np.array([b[0] for b in self._batches], np.int64) if single else None
         self._weight = {
             int(logged[i]): (unit, float(windows[i][1] - windows[i][0]))
             for unit, of_rows in enumerate(rows)
@@ -70,10 +72,14 @@ class Units:
 
     def mean(self, values: FloatArray) -> FloatArray:
         """(U,) mean over the batches of each unit, of (S,) values."""
+        if self._singly is not None:
+            return values[self._singly].astype(np.float64)
         return np.array([values[b].mean() for b in self._batches], np.float64)
 
     def root(self, values: FloatArray) -> FloatArray:
         """(U,) spread of that mean, of (S,) spreads that are independent."""
+        if self._singly is not None:
+            return np.sqrt(values[self._singly] ** 2)
         return np.array([np.sqrt((values[b] ** 2).sum()) / len(b) for b in self._batches])
 
     def of_batches(self, values: FloatArray) -> FloatArray:

@@ -77,6 +77,8 @@ def explain_rows(
     best: Pattern | None = None
     for name, measure in {**(flags or {}), **PROPERTIES}.items():
         x = np.array([measure(rows[i]) for i in a])
+        if name not in PROPERTIES and x.mean() + 1 < 2 * PURE - 1e-9:
+            continue  # whatever the others are
         y = np.array([measure(rows[i]) for i in b])
         if name in PROPERTIES:
             purity, text = _threshold(x, y, name)

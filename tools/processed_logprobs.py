@@ -67,6 +67,9 @@ class Processing(Dated):
     half of them to the second; None for fewer than two."""
 
 
+_Pooled = tuple[Sides, BoolArray, FloatArray]
+
+
 @dataclass(frozen=True)
 class _Fit:
     slope: float
@@ -90,9 +93,9 @@ def fit_processing(run: Run) -> Measured[Processing]:
     ]
     if not parts:
         raise NoData("no captures of fresh rollouts that hold log-probs of trainer and engine")
-    singles = [(p, _fit([p])) for p in parts if p[1].sum() >= FEWEST]
+    singles = [(p, _Slope([p])) for p in parts if p[1].sum() >= FEWEST]
     rows = [
-        (p[0].step, _r(f.slope), _r(f.fit), _r(1 - np.exp(-p[2][p[1]]).mean()), _up(p[2][p[1]]))
+        (p[0].step, _r(f.slope), _r(f.fit), _r(1 - np.exp(-f.y).mean()), _up(f.y))
         for p, f in singles
     ]
     off = [_is_off(*row[1:]) for row in rows]
@@ -148,55 +151,67 @@ def fit_processing(run: Run) -> Measured[Processing]:
 _PAIR = ("trainer", "engine")
 
 
-def _fit(parts: list[tuple[Sides, BoolArray, FloatArray]]) -> _Fit:
+class _Slope:
     """Least squares of y on the token's log-prob, with what tells places apart beside it."""
-    y = np.concatenate([d[use] for _, use, d in parts])
-    own = [s.trainer for s, _, _ in parts]
-    logp = np.concatenate([a[p[1]] for a, p in zip(own, parts, strict=True) if a is not None])
-    place = [np.ones(len(y))]
-    for name in ("entropy", "varentropy"):
-        arrays = [getattr(s, name) for s, _, _ in parts]
-        if all(a is not None for a in arrays):
-            values = np.concatenate([a[p[1]] for a, p in zip(arrays, parts, strict=True)])
-            if np.isfinite(values).all():
-                place += [values, values**2] if name == "entropy" else [values]
+
+    def __init__(self, parts: list[_Pooled]) -> None:
+        self.y = np.concatenate([d[use] for _, use, d in parts])
+        own = [s.trainer for s, _, _ in parts]
+        logp = np.concatenate([a[p[1]] for a, p in zip(own, parts, strict=True) if a is not None])
+        place = [np.ones(len(self.y))]
+        for name in ("entropy", "varentropy"):
+            arrays = [getattr(s, name) for s, _, _ in parts]
+            if all(a is not None for a in arrays):
+                values = np.concatenate([a[p[1]] for a, p in zip(arrays, parts, strict=True)])
+                if np.isfinite(values).all():
+                    place += [values, values**2] if name == "entropy" else [values]
+        self.columns = np.stack([*place, logp])
+        rest, x = _without([self.y, logp], self.columns[:-1])
+        norm = _dot(x, x)
+        self.slope = _dot(x, rest) / norm if norm > 1e-9 else 0.0
+        total = _dot(rest, rest)
+        self.fit = self.slope**2 * norm / total if total > 1e-12 else 0.0
+
+
+def _fit(parts: list[_Pooled]) -> _Fit:
+    """The slope, and beyond it what a penalty on repetition explains."""
+    slope = _Slope(parts)
     again = np.concatenate([_stood_before(s)[use] for s, use, _ in parts]).astype(float)
-    fixed = np.column_stack(place)
-    rest, x = _without(y, fixed), _without(logp, fixed)
-    norm = float(x @ x)
-    slope = float(x @ rest) / norm if norm > 1e-9 else 0.0
-    total = float(rest @ rest)
-    fit = slope**2 * norm / total if total > 1e-12 else 0.0
     gap, share = None, None
     if 20 <= again.sum() <= len(again) - 20:
-        both = np.column_stack([fixed, logp])
-        left, marks = _without(y, both), _without(again, both)
-        size = float(marks @ marks)
+        left, marks = _without([slope.y, again], slope.columns)
+        size = _dot(marks, marks)
         if size > 1e-6:
-            gap = float(marks @ left) / size
-            share = gap**2 * size / max(float(left @ left), 1e-12)
-    return _Fit(slope, fit, gap, share)
+            gap = _dot(marks, left) / size
+            share = gap**2 * size / max(_dot(left, left), 1e-12)
+    return _Fit(slope.slope, slope.fit, gap, share)
 
 
-def _without(values: FloatArray, columns: FloatArray) -> FloatArray:
-    """What the columns leave unexplained."""
-    scale = np.abs(columns).max(axis=0)
+def _dot(a: FloatArray, b: FloatArray) -> float:
+    """On one thread: for one product of vectors, to wake others takes longer."""
+    return float(np.einsum("i,i->", a, b))
+
+
+def _without(targets: list[FloatArray], columns: FloatArray) -> FloatArray:
+    """What the columns, (K, N), leave unexplained of each target, (N,)."""
+    scale = np.abs(columns).max(axis=1, keepdims=True)
     scaled = columns / np.where(scale > 0, scale, 1.0)
+    values = np.stack(targets)
     # The square of so few columns is small; columns that say the same (one place) drop out.
-    found = np.linalg.pinv(scaled.T @ scaled, rcond=1e-12, hermitian=True) @ (scaled.T @ values)
-    return np.asarray(values - scaled @ found)
+    found = np.linalg.pinv(scaled @ scaled.T, rcond=1e-12, hermitian=True) @ (scaled @ values.T)
+    return np.asarray(values - found.T @ scaled)
 
 
 def _stood_before(sides: Sides) -> BoolArray:
     """(R, T) tokens whose id stands earlier among the sampled ones of the row."""
-    out = np.zeros(sides.ids.shape, bool)
-    for row, (ids, real) in enumerate(zip(sides.ids, sides.real, strict=True)):
-        at = np.flatnonzero(real)
-        first = np.unique(ids[at], return_index=True)[1]
-        repeated = np.ones(len(at), bool)
-        repeated[first] = False
-        out[row, at[repeated]] = True
-    return out
+    ids = np.where(sides.real, sides.ids, np.iinfo(np.int64).min)
+    order = np.argsort(ids, axis=1, kind="stable")
+    ordered = np.take_along_axis(ids, order, axis=1)
+    again = np.zeros(ids.shape, bool)
+    again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    out = np.zeros(ids.shape, bool)
+    np.put_along_axis(out, order, again, axis=1)
+    return np.asarray(out & sides.real)
 
 
 def _is_off(slope: float, fit: float, lost: float, up: float) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
@@ -177,11 +177,20 @@ def tool(function: F) -> F:
     (metrics,) = typing.get_args(hints["return"])
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "run"]
     fields: dict[str, Any] = {p.name: (hints[p.name], p.default) for p in parameters}
-    settings = create_model(
-        f"{function.__name__}_settings", __config__={"extra": "forbid", "frozen": True}, **fields
-    )
+    settings = _model(function.__name__, fields) if fields else _no_settings()
     _TABLE[function.__name__] = Tool(function.__name__, function, metrics, settings)
     return function
+
+
+def _model(name: str, fields: Mapping[str, Any]) -> type[BaseModel]:
+    config: ConfigDict = {"extra": "forbid", "frozen": True}
+    return create_model(f"{name}_settings", __config__=config, **fields)
+
+
+@cache
+def _no_settings() -> type[BaseModel]:
+    """One model for all tools that take none: to build one takes its time."""
+    return _model("no", {})
 
 
 def tools() -> Mapping[str, Tool]:

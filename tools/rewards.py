@@ -57,12 +57,18 @@ def weighted_sum(weights: FloatArray, parts: Sequence[FloatArray]) -> FloatArray
     return total
 
 
+COUNTED = 2**22
+"""Numbers below which one is counted each; more of them are sorted."""
+
+
 def group_index(group: IntArray) -> tuple[IntArray, IntArray]:
     """(R,) place of each row's group among the groups in order of number, and (N,) their sizes."""
-    if len(group) and group.min() >= 0:
+    if len(group) and group.min() >= 0 and group.max() < COUNTED:  # much faster than sorting
         size = np.bincount(group)
-        if size.all():  # many times faster than sorting
+        there = size > 0
+        if there.all():
             return group, size
+        return (np.cumsum(there) - 1)[group], size[there]
     _, index, size = np.unique(group, return_inverse=True, return_counts=True)
     return index, size
 

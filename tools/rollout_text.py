@@ -201,8 +201,8 @@ def is_repetitive(text: str) -> bool:
     if max(Counter(words).values()) * longest <= 0.5 * len(words):
         return False  # a phrase is not there more often than each of its words
     for size in range(1, longest + 1):
-        grams = Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
-        top = grams.most_common(1)[0][1]
+        grams = Counter(zip(*(words[i:] for i in range(size)), strict=False))
+        top = max(grams.values())
         if top * size > 0.5 * len(words) and top >= 4:
             return True
     return False

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +144,7 @@ class RolloutBatch:
         return len(self.completions)
 
     @cached_property
-    def derived(self) -> dict[object, FloatArray]:
+    def derived(self) -> dict[object, npt.NDArray[Any]]:
         """Per-row figures that several tools compute from this batch, kept by what they are."""
         return {}
 
@@ -272,6 +272,11 @@ class Capture:
     compute_dtypes: Mapping[str, str] = field(default_factory=dict)
     """What arrays were computed in, where the source says so."""
 
+    @cached_property
+    def derived(self) -> dict[object, object]:
+        """What several tools make of this capture, kept by what it is."""
+        return {}
+
     def numbers(self, name: str) -> FloatArray | None:
         """An array as float64, or None when it was not captured."""
         found = self.arrays.get(name)
@@ -292,7 +297,7 @@ class Captures:
         load: Callable[[int], Capture],
         *,
         sources: Callable[[int], Sequence[Source]] = lambda step: (),
-        keep_bytes: int = 16_000_000,
+        keep_bytes: int = 150_000_000,
     ) -> None:
         """`load` reads one step's capture; `keep_bytes` bounds what stays in memory.
 

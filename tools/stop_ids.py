@@ -52,7 +52,9 @@ def check_stop_ids(run: Run) -> Measured[StopIds]:
     steps, share = [], []
     rows = holding = going = 0
     for batch in run.rollouts.batches():
-        held = [text for text in batch.completions if any(mark in text for mark in marks)]
+        whole = "\n".join(batch.completions)
+        there = [mark for mark in marks if mark in whole]
+        held = [text for text in batch.completions if any(mark in text for mark in there)]
         on = [
             (match := ends.search(text)) is not None and _more(text, match.end(), ends)
             for text in held

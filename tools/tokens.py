@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,13 @@ def completion_end(run: Run, capture: Capture) -> End:
     Where no stop token stands in a row, trailing tokens of the pad id are padding (a row cut at the
     cap, in a batch with longer rows).
     """
+    key = "end", id(run.vocabulary)
+    if key not in capture.derived:
+        capture.derived[key] = _end(run, capture)
+    return cast(End, capture.derived[key])
+
+
+def _end(run: Run, capture: Capture) -> End:
     ids = np.asarray(capture.arrays["token_id"]).astype(np.int64)
     stops, guessed = _stops(run, capture, ids)
     is_stop: BoolArray = np.asarray(np.isin(ids, sorted(stops)))

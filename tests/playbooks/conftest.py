@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from firstbad.agent.files import write_atomic
+from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.conclude import Ask, conclude
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Playbook
@@ -21,6 +26,9 @@ from firstbad.playbooks.results import (
 )
 from firstbad.playbooks.walk import OPEN, judge_layer, layer_outcome
 from firstbad.tools.evidence import Evidence, Table
+from synthetic.cases import all_cases
+
+RUNS = Path(__file__).parent.parent / "runs"
 
 
 def make_evidence(alias: str, metrics: Any, number: int = 1, **fields: Any) -> Evidence:
@@ -328,3 +336,31 @@ def small() -> SimpleNamespace:
 def verdict() -> Callable[..., Verdict]:
     """The verdict on a healthy run with some readings replaced: `verdict(rows={"bad": 2})`."""
     return make_verdict
+
+
+@pytest.fixture(scope="session")
+def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Verdict]:
+    """The verdict on a run by name: recorded, or `synthetic/NAME`, which is made on the spot.
+
+    Each run is walked once, for all files of tests and all workers.
+    """
+    own = tmp_path_factory.mktemp("walked")
+    shared = own
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the folder above is that of this run of the tests
+        shared = tmp_path_factory.getbasetemp().parent / "verdicts"
+        shared.mkdir(exist_ok=True)
+
+    @cache
+    def verdict(run: str, complaint: str = "") -> Verdict:
+        kind, _, name = run.rpartition("/")
+        told = shared / f"{kind}-{name}-{bool(complaint)}.json"
+        if told.exists():
+            return Verdict.model_validate_json(told.read_bytes())
+        folder = own / ("told" if complaint else "untold") / name
+        path = all_cases()[name].write(folder) if kind else RUNS / name
+        done = investigate(str(path), complaint, out=own / "incidents")
+        assert isinstance(done, Finished)
+        write_atomic(told, done.verdict.model_dump_json())
+        return done.verdict
+
+    return verdict

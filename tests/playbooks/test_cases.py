@@ -5,12 +5,11 @@ A plain name is a recorded run in tests/runs; `synthetic/NAME` is made on the sp
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.loader import load, shipped
 from firstbad.playbooks.results import Verdict
@@ -92,24 +91,10 @@ CRASH_LAYERS = (
 CRASH_CAUSES = [id_ for id_, cause in causes().items() if cause.layer in CRASH_LAYERS]
 
 
-@pytest.fixture(scope="module")
-def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> object:
-    folder = tmp_path_factory.mktemp("incidents")
-
-    @cache
-    def verdict(run: str) -> Verdict:
-        kind, _, name = run.rpartition("/")
-        path = all_cases()[name].write(folder / run) if kind else RUNS / name
-        done = investigate(str(path), out=folder / "incidents")
-        assert isinstance(done, Finished)
-        return done.verdict
-
-    return verdict
-
-
 @pytest.mark.parametrize(("playbook", "check", "run", "expected"), CASES)
-def test_case(playbook: str, check: str, run: str, expected: str, verdict_of: object) -> None:
-    assert callable(verdict_of)
+def test_case(
+    playbook: str, check: str, run: str, expected: str, verdict_of: Callable[[str], Verdict]
+) -> None:
     outcomes = {f"{c.layer}.{c.check}": c.outcome for c in verdict_of(run).checks}
     assert outcomes[check] == expected
 
@@ -122,8 +107,7 @@ def test_a_bound_has_a_case_on_each_side(
 
 
 @pytest.mark.parametrize("run", sorted(LEADING))
-def test_what_leads_and_since_when(run: str, verdict_of: object) -> None:
-    assert callable(verdict_of)
+def test_what_leads_and_since_when(run: str, verdict_of: Callable[[str], Verdict]) -> None:
     verdict = verdict_of(run)
     cause = verdict.leading.cause if verdict.leading else None
     assert (verdict.outcome, cause, verdict.first_bad.first_bad) == LEADING[run]
@@ -140,9 +124,11 @@ def test_every_recorded_run_has_an_expected_verdict() -> None:
     assert {folder.name for folder in RUNS.iterdir() if folder.is_dir()} == set(LEADING)
 
 
-def test_a_rate_that_the_settings_raise_is_said_to_be_theirs(verdict_of: object) -> None:
-    assert callable(verdict_of)
+def test_a_rate_that_the_settings_raise_is_said_to_be_theirs(
+    verdict_of: Callable[[str], Verdict],
+) -> None:
     leading = verdict_of("badger").leading
+    assert leading is not None
     assert "0.0001 -> 0.002" in leading.claim
     assert "(peak 0.002) is the one after the jump" in leading.claim
     assert leading.confidence == "medium"

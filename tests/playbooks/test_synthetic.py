@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.results import Verdict
-from synthetic.cases import Case, all_cases
-
-
-def verdict_of(case: Case, folder: Path) -> Verdict:
-    done = investigate(str(case.write(folder / "run")), case.complaint, out=folder / "incidents")
-    assert isinstance(done, Finished)
-    return done.verdict
+from synthetic.cases import all_cases
 
 
 @pytest.mark.parametrize("name", all_cases())
-def test_case_ends_as_it_must(name: str, tmp_path: Path) -> None:
+def test_case_ends_as_it_must(name: str, verdict_of: Callable[..., Verdict]) -> None:
     case = all_cases()[name]
-    verdict = verdict_of(case, tmp_path)
+    verdict = verdict_of(f"synthetic/{name}", case.complaint)
     cause = verdict.leading.cause if verdict.leading else None
     found = {f"{c.layer}.{c.check}": c.outcome for c in verdict.checks}
     reasons = [f"{c.layer}.{c.check}: {c.outcome}" for c in verdict.checks if c.outcome != "pass"]

@@ -202,16 +202,26 @@ def _hints(kind: Callable[..., object]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+@cache
+def _origin(hint: Any) -> Any:
+    return get_origin(hint)
+
+
+@cache
+def _args(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)
+
+
 def _as(hint: Any, value: object) -> object:
     """The value where it is of the type asked for, else None."""
-    if get_origin(hint) is Literal:
-        return value if value in get_args(hint) else None
-    if get_origin(hint) is tuple:
-        if not isinstance(value, list) or get_args(hint)[0] is not str:
+    if _origin(hint) is Literal:
+        return value if value in _args(hint) else None
+    if _origin(hint) is tuple:
+        if not isinstance(value, list) or _args(hint)[0] is not str:
             return None
         return tuple(as_text(item) for item in value)
-    for one in get_args(hint) or (hint,):
-        if get_origin(one) is Literal and value in get_args(one):
+    for one in _args(hint) or (hint,):
+        if _origin(one) is Literal and value in _args(one):
             return value
         if one is bool and isinstance(value, bool):
             return value
