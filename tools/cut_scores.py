@@ -82,6 +82,8 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
     cut = np.concatenate([counts.cut(b) if b.cut is None else b.cut for b in batches])
     cut_all, score = cut, rows.part(name)
     use = np.isfinite(score)
+    if not use.any():
+        raise NoData(f"no row has a score in `{name}`")
     cut, score, step = cut[use], score[use], rows.step[use]
     low, high = float(score.min()), float(score.max())
     right = (score >= high - 1e-6) & (high > low)

@@ -51,10 +51,10 @@ def compare_data_position(run: Run) -> Measured[DataPosition]:
     """
     every = resumes(run)
     fell = _position_fell(run, every)
+    if not every and fell is None and run.last_step is not None:
+        return Measured(_metrics(0, None, None), "no resume")
     if not run.rollouts and fell is None:
         raise NoData("no rollouts with their prompts, and no recorded position in the data")
-    if not every:
-        return Measured(_metrics(0, None, fell), "no resume")
     batches = list(run.rollouts.batches())
     drawn = {batch.step: frozenset(prompts_of_groups(batch)) for batch in batches}
     found = [one for step in every if (one := _replay(drawn, step)) is not None]

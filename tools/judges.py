@@ -238,7 +238,8 @@ def earliest(run: Run, batches: list[RolloutBatch]) -> list[RolloutBatch]:
 def _ways(run: Run, early: list[RolloutBatch]) -> Iterator[Way]:
     """Ways of judging to be tried; of equal ones the first is taken."""
     if run.judge is None:
-        for extractor, reading in product(EXTRACTORS, READINGS):
+        # Of ways that agree alike the plainest reading counts: a loose one fits by chance.
+        for reading, extractor in product(READINGS, EXTRACTORS):
             yield ByGold(extractor, reading)
         return
     scores = _scores(run.judge, early)

@@ -65,11 +65,12 @@ def before(
 
 
 OF_ORDER = {
+    "compare_completion_ids.edit_share",
     "rejudge.shift_agreement",
     "recompute_advantages.best_fit",
     "recompute_advantages.shifted_fits",
 }
-"""What asks whether rows would fit better a place further on."""
+"""What asks whether rows would fit better a place further on, or lie beside rows of a capture."""
 OF_UNIT = {"recompute_advantages.unscaled_fits"}
 """Advantages that are not divided by a spread are in the unit of the rewards."""
 OF_PADDING = "test_surprise.*padd"
