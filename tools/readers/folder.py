@@ -43,7 +43,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     """Read a folder; `framework` is used where no key tells which one wrote it.
 
     Raises:
-        UserError: there is neither a metric nor a rollout nor a capture.
+        UserError: there is neither a metric nor a rollout nor a capture, or several records.
     """
     board = read_board(root)
     history = read_history(root)
@@ -52,6 +52,12 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     events = [*history.events, *disagreements(saved, stated)]
     config = _completed(board.fill_config(stated), history.settings)
     record = read_record(root)
+    if len(record.runs) > 1:
+        names = ", ".join(f"`{folder or '.'}`" for folder in sorted(record.runs)[:5])
+        raise UserError(
+            f"`{root.path}` holds {len(record.runs)} records ({names}): name one of them, since "
+            "runs of their own cannot be read as one"
+        )
     config = with_common_names(_completed(config, record.settings))
     config = replace(config, sources=(*config.sources, *record.sources))
     dumps = capture_folders(root)

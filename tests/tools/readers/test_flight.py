@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from firstbad.tools.errors import UserError
 from firstbad.tools.flight import Clamp, Norms, ParameterGroup, SyncedTensor, Trail
 from firstbad.tools.readers import open_run
 from firstbad.tools.run import Run
@@ -191,6 +192,13 @@ def test_a_record_inside_a_run_folder_is_read_with_it(tmp_path: Path) -> None:
     run = open_run(str(tmp_path))
     assert run.flight.steps == (2,)
     assert run.captures.steps.tolist() == [2]
+
+
+def test_several_records_are_not_read_as_one(tmp_path: Path) -> None:
+    write(tmp_path / "a")
+    write(tmp_path / "b")
+    with pytest.raises(UserError, match=r"holds 2 records \(`a/`, `b/`\): name one of them"):
+        open_run(str(tmp_path))
 
 
 def test_an_unfinished_step_is_not_read(tmp_path: Path) -> None:
