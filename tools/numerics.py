@@ -59,6 +59,9 @@ class Numbers(Dated):
     3 KL, 4 loss, 5 gradient."""
     finite_beside: int
     """Quantities earlier in that order that are logged as finite at the first bad step."""
+    trail_finite_there: bool | None
+    """Every tensor of the recorded trail is finite at the first bad step, loss and gradient among
+    them; None where none was recorded there."""
     low_precision_config: bool | None
     """The config trains in float16 or bfloat16."""
 
@@ -118,6 +121,7 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         scaler_skips=len(skips),
         first_nonfinite_order=first[1] if first else None,
         finite_beside=len(beside),
+        trail_finite_there=None if first is None else _trail_finite(run, first[0]),
         low_precision_config=low,
         last_good_step=int(good[-1]) if good and first else None,
         first_bad_step=first[0] if first else None,
@@ -145,6 +149,15 @@ def check_numbers(run: Run) -> Measured[Numbers]:
         tables=(table,) if found else (),
         signal=f"finiteness of {first[2]}" if first else "",
     )
+
+
+def _trail_finite(run: Run, step: int) -> bool | None:
+    """Whether a whole trail, from log-probs to loss and gradient, is finite at a step."""
+    trail = run.flight.at(step).trail if step in run.flight.steps else ()
+    if not {"logp", "loss", "grad"} <= {one.place for one in trail}:
+        return None
+    counts = [one.n_nonfinite for one in trail]
+    return None if None in counts else not any(counts)
 
 
 def _finite_beside(run: Run, first: tuple[int, int, str, int] | None) -> list[tuple[str, float]]:

@@ -104,6 +104,14 @@ class OverflowFiltered(OverflowBehindMask):
         return dict(self.last)
 
 
+class LoggedBadly(Trailed):
+    """From the onset on the logger writes NaN for the loss; nothing that is computed is."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        """See the class."""
+        return {**row, "loss": float("nan")} if self.after else row
+
+
 class MissingBehindMask(OverflowBehindMask):
     """Old log-probs of tool tokens are NaN, and the mask is multiplied."""
 
@@ -292,5 +300,6 @@ CASES = [
     Case("n13", lambda: Absorbed(rate=2e-4), "incident", "num.update_absorbed", (1, 2)),
     Case("n14", lambda: WithMaster(rate=0.004), "healthy", twin_of="num.update_absorbed"),
     Case("n15", lambda: ClampAfterExp(**TOOLS), "incident", "num.exp_overflow", (31, 33)),
+    Case("n18", LoggedBadly, "incident", "metric.misleading", (31, 31), twin_of="num.exp_overflow"),
     Case("n16", lambda: OverflowFiltered(**TOOLS), "incident", "num.exp_overflow", (31, 33)),
 ]  # fmt: skip
