@@ -366,4 +366,5 @@ def test_readme_example_runs_and_its_table_names_every_key(repo: Path, tmp_path:
     (event,) = lines(record / "events.jsonl")
     run = run_file(record)
     assert run["dropped"] == 0
-    assert not [key for key in [*run, *event, "time"] if f"`{key}`" not in readme]
+    pages = readme + (repo / "recorder" / "FORMAT.md").read_text(encoding="utf-8")
+    assert not [key for key in [*run, *event, "time"] if f"`{key}`" not in pages]

@@ -11,6 +11,7 @@ from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, Run
+from firstbad.tools.segments import resumes
 from firstbad.tools.updates import mixes_batches
 
 OPENING = 10
@@ -30,6 +31,8 @@ class PartWeights(Dated):
     """The total of the first steps is a weighted sum of the parts."""
     changed: bool
     """From a step on it is one with other weights, to the end of what is recorded."""
+    at_resume: bool
+    """... and it is the first step after a resume: a person may have set them."""
     largest_factor: float
     """Largest factor by which the weight of a part changes; 1 without a change, 999 where a weight
     was, or becomes, about 0 or turns its sign."""
@@ -82,7 +85,10 @@ def fit_part_weights(run: Run) -> Measured[PartWeights]:
         told = np.flatnonzero(~_near(parts[:at], total[:at], later.weights))
         good = int(steps[told[-1]]) if len(told) else None
     first_bad = int(steps[at]) if later is not None and at is not None else None
-    return _measured(rows.parts, steps, first, later, (good, first_bad), varied)
+    resumed = False
+    if good is not None and first_bad is not None:
+        resumed = any(good - 1 <= step <= first_bad for step in resumes(run))
+    return _measured(rows.parts, steps, first, later, (good, first_bad), varied, resumed)
 
 
 def _measured(
@@ -92,6 +98,7 @@ def _measured(
     later: _Fit | None,
     onset: tuple[int | None, int | None],
     varied: BoolArray,
+    at_resume: bool,
 ) -> Measured[PartWeights]:
     factors = [1.0] * len(names)
     if later is not None:
@@ -101,6 +108,7 @@ def _measured(
         n_steps=len(steps),
         fits=first.exact,
         changed=later is not None,
+        at_resume=at_resume,
         largest_factor=round(max(factors), 6),
         last_good_step=onset[0],
         first_bad_step=onset[1],

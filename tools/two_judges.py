@@ -108,6 +108,8 @@ def compare_judges(run: Run) -> Measured[TwoJudges]:
     if n_blocks < 6:
         raise NoData(f"{int(use.sum())} judged rows in {len(batches)} steps; 120 in 6 are needed")
     block = _blocks(rows, use, n_blocks)
+    if len(np.unique(block)) < n_blocks:  # one step holds the rows of several stretches
+        raise NoData("the judged rows crowd in a few steps: no stretches to compare")
     judge = _course(judged[use], block, n_blocks)
     pairs = [judge.pair(k)[0] for k in range(n_blocks - 1)]
     best, last = int(np.argmax(pairs)), n_blocks - 2

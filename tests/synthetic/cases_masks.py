@@ -283,7 +283,7 @@ CASES = [
     Case("m2", lambda: ToolTrained(**WITH_TOOLS), "incident", "mask.tool", LATE),
     Case("m3", PromptTrained, "incident", "mask.prompt", LATE),
     Case("m4", PaddingTrained, "incident", "mask.padding", LATE),
-    Case("m5", Late, "incident", "mask.shifted", LATE, says="one token too late"),
+    Case("m5", Late, "incident", "mask.shifted", LATE, says="one token late"),
     Case(
         "m6",
         lambda: LateByTwo(seed=4),
@@ -291,7 +291,7 @@ CASES = [
         "mask.shifted",
         LATE,
         twin_of="mask.padding",
-        says="2 tokens too late",
+        says="2 tokens late",
     ),
     Case(
         "m7",
@@ -300,7 +300,7 @@ CASES = [
         "mask.shifted",
         LATE,
         twin_of="mask.prompt",
-        says="one token too early",
+        says="one token early",
     ),
     Case("m8", Dropped, "incident", "mask.dropped", LATE),
     Case("m9", RunsOnUntrained, "incident", "mask.eos", LATE, {}, "cfg.completion_cap", names_stop),
