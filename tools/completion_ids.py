@@ -51,6 +51,10 @@ class _Read:
         return len(self.other) / self.rows
 
 
+LONGEST = 50_000
+"""Characters of a completion that is compared: an edit distance takes their square in time."""
+
+
 @tool
 def compare_completion_ids(run: Run) -> Measured[CapturedCompletions]:
     """Captured completion ids, as text, against the completions of the rollouts.
@@ -142,7 +146,10 @@ def _read(run: Run, capture: Capture, batch: RolloutBatch) -> _Read:
         tokens = np.asarray(ids)[i][sampled[i]].tolist()
         if not tokens:
             continue
-        text = plain_text("".join(known.get(token, "\ufffd") for token in tokens))
+        spelled = [known.get(token, "\ufffd") for token in tokens]
+        if sum(map(len, spelled)) > LONGEST:
+            continue
+        text = plain_text("".join(spelled))
         read.rows += 1
         if not any(completions[j] == text for j in under):
             nearest = min(

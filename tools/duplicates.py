@@ -56,6 +56,10 @@ class Duplicates(Dated):
     """The excess over its standard error, prompt by prompt."""
 
 
+MOST_PLACES = 64
+"""Samples of a prompt that are compared with one another: pairs grow with their square."""
+
+
 @tool
 def find_duplicates(run: Run) -> Measured[Duplicates]:
     """Completions of a prompt that are the same word for word, by place in the group.
@@ -74,13 +78,13 @@ def find_duplicates(run: Run) -> Measured[Duplicates]:
     if _in_order(batches):
         raise NoData("the rows of a group stand in the order of their text or of their reward")
     steps, codes, long = _codes(batches, size)
-    places = list(combinations(range(size), 2))
-    counted = [_pair(codes, long, place) for place in places]
-    pairs = np.array([usable.sum() for _, usable in counted])
-    same = np.array([equal.sum() for equal, _ in counted])
     n_groups = int((long.sum(axis=1) > 1).sum())
     if n_groups < FEWEST:
         raise NoData(f"fewer than {FEWEST} groups with completions of {LONG} words or more")
+    places = list(combinations(range(min(size, MOST_PLACES)), 2))
+    counted = [_pair(codes, long, place) for place in places]
+    pairs = np.array([usable.sum() for _, usable in counted])
+    same = np.array([equal.sum() for equal, _ in counted])
     rates = np.where(pairs >= FEWEST / 2, same / np.maximum(pairs, 1), 0.0)
     worst = int(rates.argmax())
     rest = rates < rates[worst] / 2
@@ -245,8 +249,11 @@ def _captured(run: Run) -> Predicted:
         keys = [p[m].tobytes() for p, m in zip(asked, mask, strict=True)]
         said = [row[m].tobytes() for row, m in zip(ids, real, strict=True)]
         long = real.sum(axis=1) > LONG  # and the stop token
-        for a, b in combinations(range(len(said)), 2):
-            if keys[a] == keys[b] and long[a] and long[b]:
+        of_prompt: dict[bytes, list[int]] = {}
+        for row in np.flatnonzero(long).tolist():
+            of_prompt.setdefault(keys[row], []).append(row)
+        for rows in of_prompt.values():
+            for a, b in combinations(rows[:MOST_PLACES], 2):
                 predicted.append(float(chance[a] + chance[b]) / 2)
                 equal.append(float(said[a] == said[b]))
                 prompt.append(place.setdefault((capture.step, keys[a]), len(place)))

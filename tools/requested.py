@@ -153,11 +153,9 @@ def _items(value: object) -> list[object]:
 def _number(value: object) -> float | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, (int, float)):
-        return float(value)
     try:
-        return float(value) if isinstance(value, str) else None
-    except ValueError:
+        return float(value) if isinstance(value, (int, float, str)) else None
+    except (ValueError, OverflowError):
         return None
 
 
