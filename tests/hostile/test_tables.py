@@ -150,6 +150,21 @@ def test_rollouts_of_many_steps_in_one_file(
     assert answer.told["steps"] == [0, 1, 0]
 
 
+def test_a_byte_of_a_footer_that_was_changed_ends_no_process(
+    run: Path, survive: Callable[..., Any]
+) -> None:
+    """Among them the types of columns, over which Arrow aborts where their sizes are asked for."""
+    sound = (run / "completions" / "completions_00001.parquet").read_bytes()
+    start = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+    for k in range(120):
+        data = bytearray(sound)
+        data[start + k] = 96
+        (run / "completions" / f"completions_{200 + k:05d}.parquet").write_bytes(data)
+    answer = survive(run)
+    assert answer.code == 0
+    assert answer.told["errors"] == []
+
+
 def test_what_is_packed_is_not_unpacked(run: Path, left_out: LeftOut) -> None:
     for name in ("metrics.jsonl.gz", "rollouts.json", "metrics.jsonl", "m.csv", "m.parquet"):
         with gzip.open(run / name, "wb") as packed:
