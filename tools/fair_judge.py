@@ -34,7 +34,9 @@ class Fair:
 def goes_one_way(judged: JudgedRows) -> bool:
     """Whether nearly all disagreement is right answers scored wrong, or nearly all the reverse."""
     rejected, accepted = judged.right & ~judged.scored, ~judged.right & judged.scored
-    return max(int(rejected.sum()), int(accepted.sum())) > ONE_WAY * int((rejected | accepted).sum())
+    return max(int(rejected.sum()), int(accepted.sum())) > ONE_WAY * int(
+        (rejected | accepted).sum()
+    )
 
 
 def fair_judge(run: Run, part: str = "") -> Fair:

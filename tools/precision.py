@@ -15,7 +15,6 @@ from firstbad.tools.run import BoolArray, Capture, FloatArray, Run
 from firstbad.tools.tokens import completion_end
 
 
-
 @dataclass(frozen=True)
 class Half:
     """A type of 16 bits."""

@@ -81,9 +81,7 @@ def test_a_clamp_leaves_few_values(make_run: MakeRun, measure: Measure) -> None:
     assert (found["on_grid_share"], found["n_distinct"]) == (1, 1)
 
 
-def test_without_ratios(
-    make_run: MakeRun, measure: Measure, missing: Callable[..., str]
-) -> None:
+def test_without_ratios(make_run: MakeRun, measure: Measure, missing: Callable[..., str]) -> None:
     assert "no ratio_max" in missing(TOOL, make_run(signals={"loss": [1.0] * 9}))
     assert measure(TOOL, make_run(signals={"ratio_max": [1.0] * 9}))["n_values"] == 0
 
