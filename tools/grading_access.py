@@ -9,8 +9,8 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
-from firstbad.tools.groups import outcome_part
 from firstbad.tools.fair_judge import fair_judge
+from firstbad.tools.groups import outcome_part
 from firstbad.tools.judges import CALIBRATED, Judge, calibrate, judge_rows, judged_batches
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool

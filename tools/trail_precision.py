@@ -31,7 +31,7 @@ class TrailPrecision(Dated):
 
 @tool
 def check_trail_precision(run: Run) -> Measured[TrailPrecision]:
-    """Dtypes that log-softmax, log-probs, their difference, exp and KL are computed in, as recorded.
+    """Dtypes in which log-softmax, log-probs, their difference, exp and KL are computed, as said.
 
     Logits may have 16 bits. What is made of them must not: bfloat16 keeps 8 bits, so log-probs
     between 1 and 2 lie 0.0078 apart, and differences below that become 0 or leap.
