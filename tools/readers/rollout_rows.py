@@ -57,7 +57,8 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
     names = {key: None for row in rows for key in row}
     columns = _Columns(rows)
     completions = [canonical_text(value) for value in columns.of(COMPLETION) or []]
-    prompts = [canonical_text(value) for value in columns.of(PROMPTS) or [""] * len(rows)]
+    asked = columns.of(PROMPTS) or [""] * len(rows)
+    prompts = [canonical_text(value) for value in asked]
     if shortened := tidy(completions) + tidy(prompts):
         root.note("text_cut", f"step {step}: {shortened} texts shortened")
     group, source = _groups(columns.of(_GROUP), prompts, group_size)
@@ -96,6 +97,8 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
             for part, values in _by_part(errors).items()
         },
         latency_seconds={part: _floats(values) for part, values in _by_part(latency).items()},
+        # A text may be what the template made of messages, so that only lists tell.
+        messages=True if rows and all(isinstance(value, list) for value in asked) else None,
     )
 
 
