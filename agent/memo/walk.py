@@ -72,6 +72,9 @@ def _check(result: CheckResult, asks: str, reached: bool) -> CheckView:
         excludes_not=result.excludes_not,
         evidence=result.evidence,
         is_fact=not reached and result.outcome != "not_reached",
+        lacks_data=result.outcome == "inconclusive"
+        and result.reason == "evidence_missing"
+        and all(c.observed is None for c in result.clauses),
     )
 
 
