@@ -24,7 +24,7 @@ _PHRASES = {
     "needs": "needs",
     "fail_if": "fails if",
     "doubt_if": "in doubt if",
-    "looked_for": "stronger test needs",
+    "looked_for": "looked for",
 }
 
 
