@@ -64,7 +64,7 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
         remedy=fill(pointer.remedy or cause.remedy, seen),
         verify=fill(pointer.verify or cause.verify, seen),
-        remedy_kind=cause.remedy_kind,
+        remedy_kind=pointer.remedy_kind or cause.remedy_kind,
         dilutes=cause.dilutes,
         weights=cause.weights,
         rollback=cause.rollback,

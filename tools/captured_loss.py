@@ -180,15 +180,17 @@ def _terms(
         return None
     if advantage.ndim == 1:
         advantage = np.broadcast_to(advantage[:, None], new.shape)
-    ratio = np.ones_like(new) if old is None else np.exp(new - old)
-    bounded = np.clip(ratio, 1 - clip[0], 1 + clip[1]) * advantage
-    plain = -ratio * advantage
-    policy = np.maximum(plain, -bounded)
+    with np.errstate(over="ignore", invalid="ignore"):  # at masked places, which are left out
+        ratio = np.ones_like(new) if old is None else np.exp(new - old)
+        bounded = np.clip(ratio, 1 - clip[0], 1 + clip[1]) * advantage
+        plain = -ratio * advantage
+        policy = np.maximum(plain, -bounded)
     kl = np.zeros_like(new)
     if beta:
         if ref is None:
             return None
-        kl = beta * (np.exp(ref - new) - (ref - new) - 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            kl = beta * (np.exp(ref - new) - (ref - new) - 1)
     size = np.maximum(mask.sum(axis=1), 1) if by_row else np.ones(len(mask))
     found = [np.where(mask, t, 0.0).sum(axis=1) / size for t in (policy, plain, kl)]
     if not all(np.isfinite(t).all() for t in found):

@@ -27,11 +27,13 @@ class Prompts(Dated):
     new_words_share: float | None
     """Of the words after the change: not seen before it."""
     changed: bool
+    steps_off: int | None
+    """Steps between that change and the step that was asked about; None without either."""
 
 
 @tool
-def compare_prompts(run: Run) -> Measured[Prompts]:
-    """A lasting change of the prompt mix.
+def compare_prompts(run: Run, *, at_step: int | None = None) -> Measured[Prompts]:
+    """A lasting change of the prompt mix, and how far it lies from another change.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
     when the levels differ by more than five spreads of a step and by more than a tenth. Where the
@@ -62,6 +64,7 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
         words_after=round(float(w[at:].mean()), 3) if at else None,
         new_words_share=fresh,
         changed=changed,
+        steps_off=abs(steps[at] - at_step) if bad and at and at_step is not None else None,
         last_good_step=steps[at - 1] if bad and at else None,
         first_bad_step=steps[at] if bad and at is not None else None,
     )

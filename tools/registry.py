@@ -127,6 +127,7 @@ _MODULES = (
     "processed_logprobs",
     "prompt_ids",
     "prompts",
+    "ratio_grid",
     "ratio_limit",
     "ratios",
     "recompute",
