@@ -286,8 +286,11 @@ def make_verdict(
     )
 
 
-def make_moves(*moves: tuple[str, int, str]) -> Table:
-    """The window's table of signals that moved: signal, first bad step, manner."""
+def make_moves(*moves: tuple[str, int, str], every: int = 1) -> Table:
+    """The window's table of signals that moved: signal, first bad step, manner.
+
+    A value is logged every so many steps.
+    """
     return Table(
         title="signals that moved",
         columns=(
@@ -301,7 +304,7 @@ def make_moves(*moves: tuple[str, int, str]) -> Table:
             "sets the window",
         ),
         rows=tuple(
-            (name, step - 1, step, manner, 1.0, 0.0, 9.0, name != "step_time")
+            (name, step - every, step, manner, 1.0, 0.0, 9.0, name != "step_time")
             for name, step, manner in moves
         ),
     )
