@@ -17,7 +17,11 @@ LOGP = math.log(0.2)
 
 
 def term(
-    make_run: MakeRun, ratio: float, advantage: float, framework: str = "trl", **settings: object
+    make_run: MakeRun,
+    ratio: float,
+    advantage: float,
+    settings: dict[str, object],
+    framework: str = "trl",
 ) -> tuple[float, float]:
     """Policy term of a row of one token whose new log-prob is log 0.2, and without clipping."""
     run = make_run(config={"epsilon": 0.2, **settings}, framework=framework)
@@ -61,14 +65,14 @@ def test_the_term_by_hand(
     advantage: float,
     expected: float,
 ) -> None:
-    assert term(make_run, ratio, advantage, **settings)[0] == pytest.approx(expected)
+    assert term(make_run, ratio, advantage, settings)[0] == pytest.approx(expected)
 
 
 def test_an_offset_is_no_cap_outside_of_trl(make_run: MakeRun) -> None:
-    found = term(make_run, 1.5, 2.0, "verl", loss_type="cispo", epsilon_high=0.28)
+    config: dict[str, object] = {"loss_type": "cispo", "epsilon_high": 0.28}
+    found = term(make_run, 1.5, 2.0, config, "verl")
     assert found == pytest.approx((-1.28 * 2 * LOGP, -1.5 * 2 * LOGP))
-    found = term(make_run, 1.0, 2.0, "verl", loss_type="cispo", epsilon_high=0.28)
-    assert found[0] == pytest.approx(-2 * LOGP)
+    assert term(make_run, 1.0, 2.0, config, "verl")[0] == pytest.approx(-2 * LOGP)
 
 
 def test_the_ratio_of_a_sequence_is_that_of_its_mean(make_run: MakeRun) -> None:
