@@ -81,7 +81,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     notes = (*notes, *meanings(log.series, framework, versions, config))
 
     evaluation = signals.get("eval/reward_mean")
-    rollouts = read_completions(
+    rollouts, evaluations = read_completions(
         root,
         group_size=group_size,
         reward_names=list(signals.under("reward_part")),
@@ -98,6 +98,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         signals=signals,
         config=config,
         rollouts=rollouts,
+        evaluations=evaluations,
         captures=together(kept.captures, read_captures(root, dumps)),
         checkpoints=read_checkpoints(root, history.global_steps),
         events=_in_order(
