@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -57,9 +57,14 @@ def compare_phases(run: Run) -> Measured[Phases]:
     Cannot tell: which of the differences matters, nor a change that nothing names and no prompt
     shows.
     """
-    found = _changes(run)
+    batches = list(run.rollouts.batches())
+    found = _changes(run, batches)
+    asked: dict[str, int] = {}
+    for batch in batches:
+        for prompt in prompts_of_groups(batch):
+            asked.setdefault(prompt, batch.step)
     kinds = [kind for said in found.values() for kind, _ in said]
-    tables = [_table(run, step, said) for step, said in sorted(found.items())[-MOST:]]
+    tables = [_table(run, step, said, asked) for step, said in sorted(found.items())[-MOST:]]
     metrics = Phases(
         n_resumes=kinds.count("resume"),
         n_phases=kinds.count("phase"),
@@ -81,12 +86,11 @@ _Said = list[tuple[str, str]]
 """Kind and text of what happened at one step."""
 
 
-def _changes(run: Run) -> dict[int, _Said]:
+def _changes(run: Run, batches: list[RolloutBatch]) -> dict[int, _Said]:
     found: dict[int, _Said] = {}
     for event in run.events:
         if event.kind in KINDS and event.step is not None:
             found.setdefault(event.step, []).append((event.kind, event.text))
-    batches = list(run.rollouts.batches())
     if (at := prompt_change(batches)) is not None:
         found.setdefault(batches[at].step, []).append(("prompts", "the prompts are others"))
     return found
@@ -96,7 +100,8 @@ def _named(said: _Said) -> str:
     return ", ".join(dict.fromkeys(KINDS.get(kind, "new prompts") for kind, _ in said))
 
 
-def _table(run: Run, step: int, said: _Said) -> Table:
+def _table(run: Run, step: int, said: _Said, asked: Mapping[str, int]) -> Table:
+    """`asked`: the step at which each prompt was asked first."""
     steps = run.rollouts.steps
     sides = steps[steps < step][-BESIDE:], steps[steps >= step][:BESIDE]
     batches = [list(run.rollouts.batches(side)) for side in sides]
@@ -104,8 +109,7 @@ def _table(run: Run, step: int, said: _Said) -> Table:
         (KINDS.get(kind, "new prompts"), None, text[:TEXT]) for kind, text in said if text
     ]
     if all(batches):
-        before, after = (dict(_of_rollouts(run, side)) for side in batches)
-        after["prompts not asked before"] = _fresh(run, step, batches[1])
+        before, after = (dict(_of_rollouts(run, side, asked)) for side in batches)
         rows += [(name, before.get(name), after.get(name)) for name in after]
     rows += _of_signals(run, step)
     spans = [f"{b[0].step} to {b[-1].step}" if b else "none" for b in batches]
@@ -118,11 +122,15 @@ def _table(run: Run, step: int, said: _Said) -> Table:
     )
 
 
-def _of_rollouts(run: Run, batches: list[RolloutBatch]) -> Iterator[tuple[str, Scalar]]:
+def _of_rollouts(
+    run: Run, batches: list[RolloutBatch], asked: Mapping[str, int]
+) -> Iterator[tuple[str, Scalar]]:
     prompts = [p for b in batches for p in prompts_of_groups(b)]
     yield "a prompt", prompts[0][:TEXT]
     yield "words of a prompt", _short(np.mean([len(p.split()) for p in prompts]))
     yield "distinct prompts", len(set(prompts))
+    fresh = [asked[p] >= batches[0].step for p in prompts]
+    yield "prompts that no earlier step asked", _short(np.mean(fresh))
     yield "rows of a step", _short(np.mean([len(b) for b in batches]))
     yield "words of an answer", _short(np.mean(np.concatenate([b.words for b in batches])))
     totals = [t for b in batches if (t := total_reward(run, b)) is not None]
@@ -132,13 +140,6 @@ def _of_rollouts(run: Run, batches: list[RolloutBatch]) -> Iterator[tuple[str, S
     reasons = [r for b in batches for r in b.finish or ()]
     if reasons:
         yield "share cut, by finish reason", _short(np.mean([is_cut(r) for r in reasons]))
-
-
-def _fresh(run: Run, step: int, after: list[RolloutBatch]) -> float:
-    """Share of the prompts after it that no step before it asked."""
-    earlier = run.rollouts.batches(run.rollouts.steps[run.rollouts.steps < step])
-    old = {p for b in earlier for p in b.prompts}
-    return _short(np.mean([p not in old for b in after for p in prompts_of_groups(b)]))
 
 
 def _of_signals(run: Run, step: int) -> Iterator[tuple[Scalar, ...]]:

@@ -55,7 +55,7 @@ def test_prompts_answers_and_signals_on_both_sides(
     assert rows["new phase"] == (None, "harder")
     assert rows["a prompt"] == ("add 1", "add 1 and 2 now")
     assert rows["words of a prompt"] == (2.0, 5.0)
-    assert rows["prompts not asked before"] == (None, 1.0)
+    assert rows["prompts that no earlier step asked"] == (0.0, 1.0)
     assert rows["words of an answer"] == (1.0, 2.0)
     assert rows["reward of the rollouts"] == rows["`correct`"] == (0.75, 0.25)
     assert rows["share cut, by finish reason"] == (0.0, 1.0)
@@ -71,7 +71,7 @@ def test_settings_at_a_resume_are_told(make_run: MakeRun, batch: MakeBatch, evid
     found = evidence(TOOL, make_run(rollouts=same, events=events))
     rows = shown(found)
     assert rows["new settings"] == (None, "beta: 0.0 -> 0.04")
-    assert rows["prompts not asked before"] == (None, 0.0)
+    assert rows["prompts that no earlier step asked"] == (1.0, 0.0)
     assert found.summary == "changes on record: step 11 (resume, new settings)"
 
 
