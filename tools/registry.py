@@ -78,6 +78,7 @@ _MODULES = (
     "clipping",
     "completion_ids",
     "critic",
+    "cut_answers",
     "cut_scores",
     "cut_switches",
     "data_position",
