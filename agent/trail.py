@@ -47,7 +47,12 @@ class Trail:
 
 
 def gather(
-    loaded: Loaded, layer: Layer, trail: Trail, source: EvidenceSource, noticed_step: int | None
+    loaded: Loaded,
+    layer: Layer,
+    trail: Trail,
+    source: EvidenceSource,
+    noticed_step: int | None,
+    symptoms: Sequence[str],
 ) -> None:
     """Get the evidence of a layer's checks, but not of those whose dependencies have not passed."""
     for check in layer.checks:
@@ -56,7 +61,7 @@ def gather(
         if judged[check.id].blocked_by:
             continue
         for alias, call in check.evidence.items():
-            tool, args = resolve_call(call, seen, noticed_step)
+            tool, args = resolve_call(call, seen, noticed_step, symptoms=symptoms)
             seen[alias] = source.get(tool, args)
             trail.aliases[alias] = seen[alias].id
 
@@ -83,11 +88,12 @@ def walk_all(
     trail: Trail,
     source: EvidenceSource,
     noticed_step: int | None,
+    symptoms: Sequence[str],
     waivers: Sequence[Waiver],
 ) -> None:
     """Gather and judge several layers; the way may close among them, or be closed already."""
     for layer in layers:
-        gather(loaded, layer, trail, source, noticed_step)
+        gather(loaded, layer, trail, source, noticed_step, symptoms)
         judge(loaded, layer, trail, source, waivers)
 
 
@@ -150,7 +156,7 @@ def _compare(loaded: Loaded, ask: Ask, trail: Trail, source: EvidenceSource) -> 
     for each in loaded.playbook.compared:
         dated = step is not None and not wide and ask.noticed_step in (None, step)
         if each.symptom in ask.symptoms if each.symptom else dated:
-            tool, args = resolve_call(each.call, seen, ask.noticed_step, step)
+            tool, args = resolve_call(each.call, seen, ask.noticed_step, step, ask.symptoms)
             trail.aliases[each.alias] = source.get(tool, args).id
 
 

@@ -224,20 +224,21 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
         return onset
     low = onset.bracket_start or 0
     moved = [
-        (step, str(row[0]))
+        (step, str(row[0]), good)
         for table in window.tables
         if table.title == "signals that moved"
         for row in table.rows
         if isinstance(step := row[2], int)
+        and isinstance(good := row[1], int)
         and row[3] == "abrupt"
         and row[-1] is not False  # step time is shown, and sets no window
         and low < step <= onset.first_bad
     ]
     if not moved:
         return onset
-    step, signal = min(moved)
+    step, signal, good = min(moved)
     return Onset(
-        last_good=step - 1,
+        last_good=max(good, low),
         first_bad=step,
         signal=(
             f"{signal}, the first to move between step {low} and step {onset.first_bad}, where "

@@ -454,6 +454,8 @@ class Run:
     signals: Signals
     config: Config = field(default_factory=Config)
     rollouts: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
+    evaluations: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
+    """Rollouts of evaluations, which no step was trained on."""
     captures: Captures = field(default_factory=lambda: Captures((), _no_capture))
     checkpoints: tuple[Checkpoint, ...] = ()
     events: tuple[Event, ...] = ()

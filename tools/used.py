@@ -21,6 +21,7 @@ class Watched(Run):
         self.__dict__.update(run.__dict__)
         self._asked: set[str] = set()
         run.rollouts.asked.clear()
+        run.evaluations.asked.clear()
         run.captures.asked.clear()
         run.flight.asked.clear()
 
@@ -37,7 +38,7 @@ class Watched(Run):
         found += self.config.sources if "config" in asked else ()
         found += self.rollouts.grouped_by if self.rollouts.asked else ()
         found += self.flight.run_sources if "flight" in asked else ()
-        for part in (self.rollouts, self.captures, self.flight):
+        for part in (self.rollouts, self.evaluations, self.captures, self.flight):
             for step in sorted(part.asked):
                 found += part.sources(step)
         found += self.event_sources if "events" in asked else ()

@@ -37,11 +37,11 @@ def read_completions(
     reward_names: Sequence[str],
     answers: Answers,
     evaluated: Collection[int] = (),
-) -> Rollouts:
-    """Rollouts by step of the file name.
+) -> tuple[Rollouts, Rollouts]:
+    """Rollouts by step of the file name: those of training, and those of evaluations.
 
     `evaluated`: steps at which an evaluation was logged. TRL writes its rollouts over those of
-    training, so they are left out.
+    training. How many of a prompt there are is not known of them, so groups follow the prompts.
     """
     files: dict[int, File] = {}
     for file in root.matching(_NAME):
@@ -53,8 +53,15 @@ def read_completions(
         some = ", ".join(map(str, over[:5])) + (", ..." if len(over) > 5 else "")
         text = f"rollouts at evaluations (step {some}) are those of the evaluation, which TRL "
         root.note(EVALUATION, text + "writes over those of training: left out")
-        files = {step: file for step, file in files.items() if step not in over}
-    reader = _Completions(root, files, answers, group_size, reward_names)
+    apart = {step: files.pop(step) for step in over}
+    return (
+        _rollouts(root, files, _Completions(root, files, answers, group_size, reward_names)),
+        _rollouts(root, apart, _Completions(root, apart, answers, None, reward_names)),
+    )
+
+
+def _rollouts(root: Root, files: Mapping[int, File], reader: _Completions) -> Rollouts:
+    answers = reader.answers
     return Rollouts(
         list(files),
         Repeats(list(files), reader.load).load,
@@ -74,7 +81,7 @@ class _Completions:
     ) -> None:
         self._root = root
         self._files = files
-        self._answers = answers
+        self.answers = answers
         self._group_size = group_size
         self._reward_names = reward_names
         self._once: dict[tuple[str, ...], list[int] | None] = {}
@@ -201,7 +208,7 @@ class _Completions:
         for name in table.column_names:
             if name.lower() in GOLD and not pa.types.is_floating(table.schema.field(name).type):
                 return [answer_text(value) for value in table.column(name).to_pylist()]
-        return self._answers.of(prompts, _last_messages(table, prompts))
+        return self.answers.of(prompts, _last_messages(table, prompts))
 
 
 def _used(schema: Any) -> list[str] | None:
