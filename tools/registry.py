@@ -101,6 +101,7 @@ _MODULES = (
     "judging",
     "kl_budget",
     "known_faults",
+    "ledger_reach",
     "ledger_rows",
     "ledger_weights",
     "lengths",
