@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from synthetic.cases import Case
-from synthetic.policy import DIGITS
+from synthetic.policy import DIGITS, STOP
 from synthetic.trainer import Trainer
 
 EASY, CONTRAST = "collapse.all_right", "samples.contrast"
@@ -21,6 +21,7 @@ class Known(Trainer):
         for task, digit in enumerate(DIGITS):
             self.table[task, : DIGITS[0], digit] += 6.0
             self.table[task, DIGITS[-1] + 1 :, digit] += 6.0
+        self.table[:, list(DIGITS), STOP] += 4.0
         self.engine, self.reference = self.table.copy(), self.table.copy()
 
 
