@@ -161,6 +161,7 @@ _MODULES = (
     "two_judges",
     "unscored",
     "untrained_rows",
+    "update_at_resume",
     "update_size",
     "variety",
     "weight_moves",
