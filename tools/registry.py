@@ -18,7 +18,7 @@ from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Evidence, Metrics, Origin, Scalar, Source, StepWindow, Table
 from firstbad.tools.run import Run
-from firstbad.tools.used import Watched, unique
+from firstbad.tools.used import Watched
 
 M = TypeVar("M", bound=Metrics)
 F = TypeVar("F", bound=Callable[..., "Measured[Any]"])
@@ -279,7 +279,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         status="measured",
         metrics=cast(dict[str, bool | int | float | None], measured.metrics.model_dump()),
         tables=measured.tables,
-        sources=unique([*watched.files(), *measured.sources]),
+        sources=watched.files(measured.sources),
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,
