@@ -94,9 +94,9 @@ def _measure(run: Run, half: Half) -> Measured[Grid]:
     moved: list[FloatArray] = []
     for capture in run.captures:
         real = _real(run, capture)
-        values = None if real is None else np.asarray(capture.arrays["logp_new"])[real]
-        if values is None:
+        if real is None:
             continue
+        values = np.asarray(capture.arrays["logp_new"])[real]
         found, n, chance = _on_grid(values, half)
         if n >= FEWEST and found / n - chance > 0.5:
             moved += _log_ratios(capture, real)

@@ -206,7 +206,8 @@ class HalfLogp(CoarseRatios):
         values = (policy.logits(table, rows) / self.s.temperature).astype(np.float16)
         away = values - values.max(axis=-1, keepdims=True)
         total = np.exp(away).sum(axis=-1, keepdims=True, dtype=np.float16)
-        return (away - np.log(total)).astype(np.float64)
+        logp: Array = (away - np.log(total)).astype(np.float64)
+        return logp
 
 
 class CoarseLogits(Trailed):
