@@ -12,6 +12,7 @@ from typing import Any
 from firstbad import __version__
 from firstbad.agent import incident as incidents
 from firstbad.agent.complaint import read_complaint
+from firstbad.agent.garbage import rarely_collected
 from firstbad.agent.graph import build, steps_allowed
 from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.agent.judge import JudgeOrder, check_order, check_resumed
@@ -46,6 +47,7 @@ class Waiting:
     """`layer`, `reason`, and `requests` of `need`, `command`, `decides`."""
 
 
+@rarely_collected()
 def investigate(
     ref: str | None = None,
     complaint: str = "",
@@ -213,6 +215,7 @@ def _graph_file(incident: Incident) -> Iterator[sqlite3.Connection]:
     """
     try:
         with closing(sqlite3.connect(incident.graph_file, check_same_thread=False)) as connection:
+            connection.execute("PRAGMA synchronous=NORMAL")  # a killed process loses nothing
             yield connection
     except sqlite3.Error as error:
         what = "make room" if "full" in str(error) or "I/O" in str(error) else "remove it"

@@ -122,11 +122,20 @@ class Layer(Strict):
 
 
 class Link(Strict):
-    """An earlier fact that explains a failed layer: the fact leads, the layer is its mechanism."""
+    """An earlier fact that explains a failed layer: the fact leads, the layer is its mechanism.
+
+    Where something else leads, what it explains is named as its effect all the same.
+    """
 
     cause: str
+    """A cause, or all of a family, such as `prob.*`."""
     to: tuple[str, ...]
     """Layers, or checks of one as `layer.check`, that it can bring down."""
+
+    def names(self, cause: str) -> bool:
+        """Whether the link is from this cause."""
+        family, star, _ = self.cause.partition("*")
+        return cause.startswith(family) if star else cause == self.cause
 
 
 class Symptom(Strict):

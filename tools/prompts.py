@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import total_reward
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
-BESIDE = 10
-"""Steps on each side of a change of phase that are shown."""
+AROUND, BESIDE = 5, 10
+"""Steps from one on whose prompts are held against those of the steps before it."""
+MORE_WORDS, MORE_PROMPTS = 0.1, 0.3
+"""Shares of words, and of prompts, beyond the usual from which they are others."""
 
 
 class Prompts(Dated):
@@ -36,17 +37,14 @@ def compare_prompts(run: Run, *, at_step: int | None = None) -> Measured[Prompts
     """A lasting change of the prompt mix, and how far it lies from another change.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
-    when the levels differ by more than five spreads of a step and by more than a tenth. Where the
-    record names phases of the data, a table shows both sides of each change.
+    when the levels differ by more than five spreads of a step and by more than a tenth.
 
     Cannot tell: a change of difficulty between prompts that look alike.
     """
     batches = list(run.rollouts.batches())
     if not batches:
         raise NoData("no rollouts with their prompts")
-    asked = [prompts_of_groups(batch) for batch in batches]
-    w = np.array([sum(len(p.split()) for p in prompts) / len(prompts) for prompts in asked])
-    characters = np.array([sum(map(len, prompts)) / len(prompts) for prompts in asked])
+    w, characters = _sizes(batches)
     steps = [b.step for b in batches]
     at, sds, changed = _change(w, characters)
     fresh = None
@@ -84,47 +82,41 @@ def compare_prompts(run: Run, *, at_step: int | None = None) -> Measured[Prompts
         if bad and at
         else (),
     )
-    phases = _phases(run, batches)
-    return Measured(
-        metrics,
-        text,
-        tables=tuple(t for t in (table, phases) if t.rows),
-        signal="mix of prompts",
-    )
+    return Measured(metrics, text, tables=(table,) if table.rows else (), signal="mix of prompts")
 
 
-def _phases(run: Run, batches: list[RolloutBatch]) -> Table:
-    """Prompts, answers and rewards in the steps on both sides of each change of phase on record."""
-    rows: list[tuple[Scalar, ...]] = []
-    changes = sorted({e.step for e in run.events if e.kind == "phase" and e.step is not None})
-    for step in changes:
-        before = [b for b in batches if b.step < step][-BESIDE:]
-        after = [b for b in batches if b.step >= step][:BESIDE]
-        if before and after:
-            rows += [
-                (step, "before", *_figures(run, before)),
-                (step, "after", *_figures(run, after)),
-            ]
-    return Table(
-        title="both sides of each change of phase",
-        columns=("step", "side", "steps", "words of a prompt", "words of an answer", "reward"),
-        rows=tuple(rows[:40]),
-        cut_rows=max(0, len(rows) - 40),
-    )
+def other_prompts_at(run: Run, step: int) -> bool | None:
+    """Whether the prompts of the steps from this one on are others than those just before it.
+
+    They are where the record names a phase that begins there, or where many more of their words, or
+    of them, than usual did not occur in the steps before. None where they are not recorded.
+    """
+    steps = [int(s) for s in run.rollouts.steps]
+    at = int(np.searchsorted(steps, step))
+    if any(
+        e.kind == "phase" and e.step is not None and abs(e.step - step) <= 1 for e in run.events
+    ):
+        return True
+    if at < AROUND + 1 or at >= len(steps):
+        return None
+    asked = {
+        s: prompts_of_groups(run.rollouts.batch(s))
+        for s in steps[max(0, at - AROUND - BESIDE) : at + AROUND]
+    }
+    seen = list(asked)
+    here = seen.index(steps[at])
+    now, usual = (_fresh(asked, seen, i) for i in (here, here - AROUND))
+    return now[0] > usual[0] + MORE_WORDS or now[1] > usual[1] + MORE_PROMPTS
 
 
-def _figures(run: Run, batches: list[RolloutBatch]) -> tuple[Scalar, ...]:
-    prompts = [len(p.split()) for b in batches for p in prompts_of_groups(b)]
-    answers = [len(text.split()) for b in batches for text in b.completions]
-    totals = [total for b in batches if (total := total_reward(run, b)) is not None]
-    scored = np.concatenate(totals) if totals else np.empty(0)
-    reward = float(np.nanmean(scored)) if np.isfinite(scored).any() else None
-    return (
-        f"{batches[0].step} to {batches[-1].step}",
-        round(float(np.mean(prompts)), 2),
-        round(float(np.mean(answers)), 2),
-        None if reward is None else round(reward, 4),
-    )
+def _fresh(asked: dict[int, list[str]], steps: list[int], at: int) -> tuple[float, float]:
+    """Shares of the words, and of the prompts, of some steps that those before do not have."""
+    before = {p for s in steps[max(0, at - BESIDE) : at] for p in asked[s]}
+    words = {w for prompt in before for w in prompt.split()}
+    now = [p for s in steps[at : at + AROUND] for p in asked[s]]
+    said = [w for prompt in now for w in prompt.split()]
+    fresh = float(np.mean([w not in words for w in said])) if said else 0.0
+    return fresh, float(np.mean([p not in before for p in now])) if now else 0.0
 
 
 def prompts_of_groups(batch: RolloutBatch) -> list[str]:
@@ -133,6 +125,22 @@ def prompts_of_groups(batch: RolloutBatch) -> list[str]:
     for group, prompt in zip(batch.group.tolist(), batch.prompts, strict=True):
         first.setdefault(group, prompt)
     return [first[group] for group in sorted(first)]
+
+
+def prompt_change(batches: list[RolloutBatch]) -> int | None:
+    """Index of the first batch with other prompts; None where they do not change for good."""
+    if not batches:
+        return None
+    at, _, changed = _change(*_sizes(batches))
+    return at if changed else None
+
+
+def _sizes(batches: list[RolloutBatch]) -> tuple[FloatArray, FloatArray]:
+    """(S,) mean number of words, and of characters, of the prompts of each batch."""
+    asked = [prompts_of_groups(batch) for batch in batches]
+    words = [sum(len(p.split()) for p in prompts) / len(prompts) for prompts in asked]
+    characters = [sum(map(len, prompts)) / len(prompts) for prompts in asked]
+    return np.array(words), np.array(characters)
 
 
 def _change(words: FloatArray, characters: FloatArray) -> tuple[int | None, float, bool]:

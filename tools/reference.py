@@ -8,6 +8,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.prompts import other_prompts_at
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
 from firstbad.tools.segments import resumes
@@ -43,6 +44,10 @@ class Reference(Dated):
     policy_back: bool
     """Reward or entropy go back there to where the run began: it is the policy that came back.
     False also where neither had moved away from its beginning."""
+    other_prompts: bool | None
+    """The prompts from there on are others than those before; None: not recorded."""
+    at_resume: bool
+    """A resume lies there."""
     kl_leap: float | None
     """KL in the first step of a resume less where it was going, nats per token: the largest such
     leap that lasts while reward and entropy stay; 0 without one, None without resume or level."""
@@ -61,6 +66,8 @@ def check_reference(run: Run) -> Measured[Reference]:
     began; then reward and entropy are back at their first level as well. In the first step of a
     resume the policy is that of the step before: KL that leaps there is another reference's.
 
+    KL of prompts that the policy has not met is small as well, so prompts are compared there.
+
     Cannot tell: whether other weights or another way of computing them make a first KL.
     """
     kl = run.signals.get("kl_ref")
@@ -75,16 +82,17 @@ def check_reference(run: Run) -> Measured[Reference]:
     off = first is not None and first > OFF
     level = None if at is None else float(np.median(kl.values[at - BEFORE : at]))
     ratio = None if at is None or not level else _fallen_to(kl, at, level)
-    step = None if at is None or ratio is None or ratio >= BACK else int(kl.steps[at])
-    back = step is not None and at is not None
-    last = int(kl.steps[at - 1]) if back and at is not None else None
-    if not back and leap is not None and leap.nats > 0:
+    back = None if at is None or ratio is None or ratio >= BACK else int(kl.steps[at])
+    step, last = back, None if back is None or at is None else int(kl.steps[at - 1])
+    if back is None and leap is not None and leap.nats > 0:
         step, last = int(kl.steps[leap.at]), int(kl.steps[leap.at - 1])
     metrics = Reference(
         kl_first=first,
         kl_before=_r(level),
         kl_back=_r(ratio),
-        policy_back=back and step is not None and _returned(run, step),
+        policy_back=back is not None and _returned(run, back),
+        other_prompts=None if back is None else other_prompts_at(run, back),
+        at_resume=back is not None and any(abs(back - s) <= 1 for s in resumes(run)),
         kl_leap=None if leap is None else _r(leap.nats),
         kl_leapt_from=None if leap is None or not leap.at_once else _r(leap.level),
         kl_at_once=None if leap is None else _r(leap.at_once),
@@ -100,9 +108,9 @@ def check_reference(run: Run) -> Measured[Reference]:
             f"KL leaps from {leap.level:.3g} by {leap.nats:.3g} nats per token at step "
             f"{int(kl.steps[leap.at])}, the first of a resume"
         )
-    if back and at is not None:
+    if back is not None and at is not None:
         told.append(
-            f"KL falls back from {level:.3g} to {kl.values[at]:.3g} nats per token at step {step}"
+            f"KL falls back from {level:.3g} to {kl.values[at]:.3g} nats per token at step {back}"
         )
     elif ratio is not None:
         told.append(f"KL never falls below {ratio:.2g} of its level")
@@ -152,7 +160,9 @@ def _leap(run: Run, kl: Signal) -> _Leap | None:
         level = float(max(line(BEFORE), 0.0))
         nats = float(min(after[0], np.median(after))) - level
         wide = SPREADS * float(np.std(before - line(np.arange(BEFORE)), ddof=2))
-        at_once = nats if nats > max(LEAP, wide) else 0.0
+        # KL of other prompts has another level of its own.
+        leaps = nats > max(LEAP, wide) and not other_prompts_at(run, int(kl.steps[at]))
+        at_once = nats if leaps else 0.0
         found.append(_Leap(at, level, at_once * _stays(run, int(kl.steps[at])), at_once))
     return max(found, key=lambda leap: (leap.nats, leap.at_once), default=None)
 

@@ -237,12 +237,12 @@ CASES = [
     Case("o15", WithValues, "healthy", twin_of="opt.critic"),
     Case("o17", lambda: RaisedRate(rate=0.01), "incident", "opt.lr_jump", (45, 45)),
     Case("o18", SecondMomentsReset, "incident", "opt.state_mismatch", (41, 41)),
-    Case("o19", lambda: OtherReference(rate=0.06), "incident", "opt.reference_model", (31, 31)),
+    Case("o50", lambda: OtherReference(rate=0.06), "incident", "opt.reference_model", (31, 31)),
     Case(
-        "o20", lambda: ReferenceFromPolicy(rate=0.06), "incident", "opt.reference_model", (31, 31)
+        "o51", lambda: ReferenceFromPolicy(rate=0.06), "incident", "opt.reference_model", (31, 31)
     ),
     Case(
-        "o21",
+        "o52",
         lambda: PolicyLeaps(rate=0.06),
         "incident",
         "infra.resume",

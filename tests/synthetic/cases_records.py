@@ -113,6 +113,18 @@ class KlHidden(Dropped):
     wanted: Mapping[str, object] = {"beta": 0.0}
 
 
+class CapDropped(Dropped):
+    """A default cuts answers that were to be four times as long."""
+
+    wanted: Mapping[str, object] = {"max_completion_length": 40}
+
+
+class HeatDropped(Dropped):
+    """The sampler was asked for with another temperature."""
+
+    wanted: Mapping[str, object] = {"temperature": 0.7}
+
+
 class AsAsked(Dropped):
     """The same settings in another way of writing; what is left to the trainer; where logs go."""
 
@@ -125,6 +137,15 @@ class AsAsked(Dropped):
         "per_device_train_batch_size": 8,
         "run_name": "mine",
     }
+
+
+class Unreached(Dropped):
+    """A cap far above all answers is not the one asked for; the engine is another."""
+
+    wanted: Mapping[str, object] = {"max_completion_length": 64, "use_vllm": False}
+
+    def config(self) -> dict[str, object]:
+        return {**super().config(), "max_completion_length": 48}
 
 
 class ScoreLost(Trainer):
@@ -328,11 +349,34 @@ CASES = [
         checks={"records.settings_in_force": "fail"},
     ),
     Case(
+        "r34",
+        CapDropped,
+        "incident",
+        "cfg.completion_cap",
+        checks={"records.settings_in_force": "fail"},
+        twin_of="cfg.resolved",
+    ),
+    Case(
+        "r35",
+        HeatDropped,
+        "incident",
+        "prob.processed_logprobs",
+        checks={"records.settings_in_force": "fail"},
+        twin_of="cfg.resolved",
+    ),
+    Case(
         "r9",
         AsAsked,
         "healthy",
         checks={"records.settings_in_force": "pass"},
         twin_of="cfg.resolved",
+    ),
+    Case(
+        "r25",
+        Unreached,
+        "healthy",
+        checks={"records.settings_in_force": "pass"},
+        twin_of="cfg.completion_cap",
     ),
     Case("r10", ScoreLost, "incident", "id.rows", (24, 36), checks={"records.row_names": "fail"}),
     Case("r11", Shuffled, "incident", "id.rows", (24, 36), checks={"records.row_order": "fail"}),

@@ -11,7 +11,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "compare_prompts"
@@ -125,28 +124,3 @@ def test_order_of_groups_step_numbers_and_wording_do_not_matter(
 
     after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
     assert after == changed.dates_moved(before, by)
-
-
-def test_both_sides_of_a_change_of_phase(
-    make_run: MakeRun, batch: MakeBatch, evidence: Callable[..., Evidence]
-) -> None:
-    def rows(step: int) -> RolloutBatch:
-        late = step >= 13
-        return batch(
-            step,
-            prompts=["add 1 and 2 now" if late else "add 1"] * 4,
-            completions=["so 3" if late else "3"] * 4,
-            rewards={"correct": [1, 0, 0, 0] if late else [1, 1, 1, 0]},
-            total=[1, 0, 0, 0] if late else [1, 1, 1, 0],
-            size=2,
-        )
-
-    batches = [rows(step) for step in range(1, 21)]
-    run = make_run(rollouts=batches, events=[("phase", 13, "harder"), ("phase", 99, "never")])
-    table = next(t for t in evidence(TOOL, run).tables if "phase" in t.title)
-    assert table.rows == (
-        (13, "before", "3 to 12", 2.0, 1.0, 0.75),
-        (13, "after", "13 to 20", 5.0, 2.0, 0.25),
-    )
-    silent = evidence(TOOL, make_run(rollouts=batches, events=[("resume", 13, "again")]))
-    assert not [t for t in silent.tables if "phase" in t.title]

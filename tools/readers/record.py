@@ -21,7 +21,7 @@ _MAX_BYTES = 16 * 2**20
 
 @dataclass
 class Record:
-    """Settings and events of all records in a folder; empty where there is none."""
+    """Settings and events of the record in a folder; empty where there is none."""
 
     settings: dict[str, object] = field(default_factory=dict)
     """Those of the newest process."""
@@ -31,8 +31,10 @@ class Record:
     """Files read here, which are no metrics."""
     metrics: set[str] = field(default_factory=set)
     """Files of metrics, whose `time` is a clock."""
-    runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Content of `run.json` by the folder of the record, which ends in `/` or is empty."""
+    folder: str = ""
+    """Where it lies: ends in `/`, or is empty."""
+    about: Mapping[str, Any] | None = None
+    """Content of its `run.json`; None where there is no record."""
 
 
 def is_record(value: object) -> bool:
@@ -41,8 +43,13 @@ def is_record(value: object) -> bool:
 
 
 def read_record(root: Root) -> Record:
-    """Read what the recorder says of the run and of itself."""
+    """Read what the recorder says of the run and of itself.
+
+    Raises:
+        UserError: there are several records, which are runs of their own.
+    """
     record = Record()
+    folders = []
     for file in root.matching(NAME):
         data = root.try_read(file, _MAX_BYTES)
         try:
@@ -54,12 +61,19 @@ def read_record(root: Root) -> Record:
         if said is None or not is_record(said):
             continue
         folder = file.name[: -len("run.json")]
-        record.runs[folder] = said
+        folders.append(folder)
+        record.folder, record.about = folder, said
         record.files.add(file.name)
         record.metrics.add(f"{folder}metrics.jsonl")
         record.sources.append(root.source(file, "config", data))
         _process(root, record, file.name, said)
         record.events += _events(root, record, f"{folder}events.jsonl")
+    if len(folders) > 1:
+        names = ", ".join(f"`{folder or '.'}`" for folder in sorted(folders)[:5])
+        raise UserError(
+            f"`{root.path}` holds {len(folders)} records ({names}): name one of them, since runs "
+            "of their own cannot be read as one"
+        )
     return record
 
 

@@ -1,0 +1,118 @@
+"""What a mask on cut answers takes out: how right and how long they are, and what is left."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Metrics, Table
+from firstbad.tools.groups import outcome_part
+from firstbad.tools.numbers import number, percent
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import total_reward
+from firstbad.tools.run import BoolArray, FloatArray, Run
+from firstbad.tools.token_counts import TokenCounts
+
+SPREAD = 1e-4
+"""Spread of rewards below which a group has none."""
+
+
+class CutAnswers(Metrics):
+    """Cut against finished answers, and groups with and without the cut ones."""
+
+    n_rows: int
+    n_cut: int
+    share_cut: float
+    right_cut: float | None
+    """Mean score of the part that scores the answer; None where none of them has one."""
+    right_finished: float | None
+    tokens_cut: float | None
+    """Mean length; estimated from the text where no counts are written."""
+    tokens_finished: float | None
+    rows_left: float
+    """Finished rows of a step, on average: the batch that trains where cut ones are masked."""
+    group_left: float
+    """Finished rows of a group."""
+    flat_all: float
+    """Share of the groups without a spread of rewards, over all of their rows."""
+    flat_left: float
+    """... over their finished rows alone."""
+
+
+@tool
+def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
+    """Score and length of cut and of finished answers, and the groups that are left without them.
+
+    A mask on cut answers takes out the longest ones: where right ones are among them, short ones
+    look favoured. Left out before the statistics of a group it also makes groups smaller, and more
+    of them flat. Rows are cut by finish reason, else the longest ones, as many as the log says.
+
+    Cannot tell: whether a cut answer would have been right.
+    """
+    batches = [b for b in run.rollouts.batches() if len(b)]
+    if not batches:
+        raise NoData("no rollouts whose answers may be cut")
+    counts = TokenCounts(run, batches)
+    part = outcome_part(run, batches)
+    cut: list[BoolArray] = []
+    score: list[FloatArray] = []
+    size: list[FloatArray] = []
+    kept: list[int] = []
+    flat_all: list[bool] = []
+    flat_left: list[bool] = []
+    for batch in batches:
+        own = counts.cut(batch)
+        cut.append(own)
+        score.append(batch.rewards.get(part, np.full(len(batch), np.nan)))
+        size.append(counts.rows(batch))
+        total = total_reward(run, batch)
+        for group in np.unique(batch.group).tolist():
+            rows = batch.group == group
+            kept.append(int((rows & ~own).sum()))
+            if total is not None:
+                flat_all.append(_is_flat(total[rows]))
+                flat_left.append(_is_flat(total[rows & ~own]))
+    cuts, scores, sizes = np.concatenate(cut), np.concatenate(score), np.concatenate(size)
+    metrics = CutAnswers(
+        n_rows=len(cuts),
+        n_cut=int(cuts.sum()),
+        share_cut=round(float(cuts.mean()), 6),
+        right_cut=_mean(scores[cuts]),
+        right_finished=_mean(scores[~cuts]),
+        tokens_cut=_mean(sizes[cuts]),
+        tokens_finished=_mean(sizes[~cuts]),
+        rows_left=round(float((~cuts).sum()) / len(batches), 4),
+        group_left=round(float(np.mean(kept)), 4),
+        flat_all=round(float(np.mean(flat_all)), 6) if flat_all else 0.0,
+        flat_left=round(float(np.mean(flat_left)), 6) if flat_left else 0.0,
+    )
+    table = Table(
+        title="cut and finished answers",
+        columns=("answers", "rows", f"`{part}`", "tokens"),
+        rows=(
+            ("cut", metrics.n_cut, metrics.right_cut, metrics.tokens_cut),
+            (
+                "finished",
+                metrics.n_rows - metrics.n_cut,
+                metrics.right_finished,
+                metrics.tokens_finished,
+            ),
+        ),
+    )
+    return Measured(
+        metrics,
+        f"{percent(metrics.share_cut)} of {len(cuts)} answers are cut; without them a group has "
+        f"{number(metrics.group_left, digits=3)} rows, and {percent(metrics.flat_all)} -> "
+        f"{percent(metrics.flat_left)} of the groups have no spread",
+        tables=(table,) if metrics.n_cut else (),
+    )
+
+
+def _is_flat(total: FloatArray) -> bool:
+    known = total[np.isfinite(total)]
+    return len(known) < 2 or bool(np.ptp(known) < SPREAD)
+
+
+def _mean(values: FloatArray) -> float | None:
+    known = values[np.isfinite(values)]
+    return round(float(known.mean()), 4) if len(known) else None
