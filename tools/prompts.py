@@ -10,6 +10,9 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
+SDS, SHARE = 5.0, 0.1
+"""Spreads of a step, and share of the level, by which prompts differ where they changed."""
+
 
 class Prompts(Dated):
     """The mix of prompts over the run; the onset is that of a change."""
@@ -26,11 +29,11 @@ class Prompts(Dated):
 
 
 @tool
-def compare_prompts(run: Run) -> Measured[Prompts]:
+def compare_prompts(run: Run, *, sds: float = SDS, share: float = SHARE) -> Measured[Prompts]:
     """A lasting change of the prompt mix.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
-    when the levels differ by more than five spreads of a step and by more than a tenth.
+    when the levels differ by more than `sds` spreads of a step and by more than `share`.
 
     Cannot tell: a change of difficulty between prompts that look alike.
     """
@@ -39,7 +42,7 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
         raise NoData("no rollouts with their prompts")
     w, characters = _sizes(batches)
     steps = [b.step for b in batches]
-    at, sds, changed = _change(w, characters)
+    at, spreads, changed = _change(w, characters, sds, share)
     fresh = None
     if at is not None:
         old = {t for b in batches[:at] for p in set(b.prompts) for t in p.split()}
@@ -50,7 +53,7 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
     metrics = Prompts(
         n_steps=len(batches),
         n_distinct=distinct,
-        shift_sds=round(min(sds, 1e6), 4),
+        shift_sds=round(min(spreads, 1e6), 4),
         words_before=round(float(w[:at].mean()), 3) if at else None,
         words_after=round(float(w[at:].mean()), 3) if at else None,
         new_words_share=fresh,
@@ -89,7 +92,7 @@ def prompt_change(batches: list[RolloutBatch]) -> int | None:
     """Index of the first batch with other prompts; None where they do not change for good."""
     if not batches:
         return None
-    at, _, changed = _change(*_sizes(batches))
+    at, _, changed = _change(*_sizes(batches), SDS, SHARE)
     return at if changed else None
 
 
@@ -101,10 +104,12 @@ def _sizes(batches: list[RolloutBatch]) -> tuple[FloatArray, FloatArray]:
     return np.array(words), np.array(characters)
 
 
-def _change(words: FloatArray, characters: FloatArray) -> tuple[int | None, float, bool]:
+def _change(
+    words: FloatArray, characters: FloatArray, sds: float, share: float
+) -> tuple[int | None, float, bool]:
     shifts = [s for s in (level_shift(words), level_shift(characters)) if s is not None]
     if not shifts:
         return None, 0.0, False
     best = max(shifts, key=lambda s: s.sds)
-    large = abs(best.after - best.before) > 0.1 * max(abs(best.before), 1e-9)
-    return best.index, best.sds, bool(best.sds > 5 and large)
+    large = abs(best.after - best.before) > share * max(abs(best.before), 1e-9)
+    return best.index, best.sds, bool(best.sds > sds and large)
