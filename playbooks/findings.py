@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.fill import fill
@@ -27,7 +27,8 @@ def findings_of(
         for r in checks
         if r.outcome == "fail" and r.layer != "window"
     ]
-    return order_findings(loaded, with_record(merge_findings(found), seen), layers)
+    ordered = order_findings(loaded, with_record(merge_findings(found), seen), layers)
+    return with_effects(loaded, ordered, {(c.layer, c.check): c.message for c in checks})
 
 
 def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
@@ -64,7 +65,7 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
         remedy=fill(pointer.remedy or cause.remedy, seen),
         verify=fill(pointer.verify or cause.verify, seen),
-        remedy_kind=cause.remedy_kind,
+        remedy_kind=pointer.remedy_kind or cause.remedy_kind,
         dilutes=cause.dilutes,
         weights=cause.weights,
         rollback=cause.rollback,
@@ -152,35 +153,53 @@ def order_findings(
     waived = [r.id for r in layers if r.outcome == "waived"]
     on_way = [f for f in findings if f.layer in failed or f.layer in waived]
     leader = _surest(on_way or findings)
-    links = {(link.cause, to) for link in loaded.playbook.leads_to for to in link.to}
     upstream = [
         f
         for f in findings
-        if f is not leader
-        and not links.isdisjoint(
-            ((f.cause, leader.layer), (f.cause, f"{leader.layer}.{leader.check}"))
-        )
-        and _when(f) <= _when(leader)
-        and _when(f) < float("inf")
+        if f is not leader and _leads_to(loaded, f, leader) and _when(f) < float("inf")
     ]
-    if upstream:
-        mechanism, leader = leader, min(upstream, key=_when)
-        findings = [
-            f.model_copy(update={"mechanism_of": leader.id}) if f is mechanism else f
-            for f in findings
-        ]
+    leader = min(upstream, key=_when, default=leader)
     rest = [f for f in findings if f.id != leader.id]
     numbered = [leader, *sorted(rest, key=_when)]
     names = {f.id: f"F{i}" for i, f in enumerate(numbered, 1)}
-    return [
-        f.model_copy(
-            update={
-                "id": names[f.id],
-                "mechanism_of": names.get(f.mechanism_of) if f.mechanism_of else None,
-            }
-        )
-        for f in numbered
-    ]
+    return [f.model_copy(update={"id": names[f.id]}) for f in numbered]
+
+
+def with_effects(
+    loaded: Loaded, findings: Sequence[Finding], said: Mapping[tuple[str, str], str]
+) -> list[Finding]:
+    """Findings; those that an earlier one of them brings about, by `leads_to`, as its effects.
+
+    An effect has no cause and no remedy of its own: what is told of it is what its check measured,
+    `said` by layer and check.
+    """
+    found: list[Finding] = []
+    for finding in findings:
+        of = next((f for f in found if _leads_to(loaded, f, finding)), None)
+        if of is not None:
+            told = said.get((finding.layer, finding.check)) or finding.claim
+            finding = finding.model_copy(
+                update={
+                    "mechanism_of": of.id,
+                    "claim": f"An effect of `{of.cause}`: {told}",
+                    "confidence": "low",
+                    "remedy": f"none of its own; it goes with `{of.cause}`",
+                    "verify": f"`{finding.layer}.{finding.check}` passes",
+                    "refuted_by": f"the same measure once `{of.cause}` is mended",
+                    "ruled_out": (),
+                }
+            )
+        found.append(finding)
+    return found
+
+
+def _leads_to(loaded: Loaded, first: Finding, second: Finding) -> bool:
+    """Whether the playbook links a finding to another one that did not begin before it."""
+    places = {second.layer, f"{second.layer}.{second.check}"}
+    return _when(first) <= _when(second) and any(
+        link.names(first.cause) and not places.isdisjoint(link.to)
+        for link in loaded.playbook.leads_to
+    )
 
 
 def _surest(findings: Sequence[Finding]) -> Finding:

@@ -225,7 +225,7 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
         for measure in bounds:
             yield from _measure(measure, aliases)
     for link in playbook.leads_to:
-        if link.cause not in causes():
+        if not any(link.names(cause) for cause in causes()):
             yield f"leads_to: no cause `{link.cause}`{_offer(link.cause, causes())}"
         yield from (
             f"leads_to: no layer `{t}`{_offer(t, order)}" for t in link.to if t not in order

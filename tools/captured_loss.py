@@ -183,8 +183,10 @@ def _terms(
     if beta:
         if ref is None:
             return None
-        kl = beta * (np.exp(ref - new) - (ref - new) - 1)
-    policy, plain = loss_type.terms(new, new if old is None else old, advantage, mask)
+        with np.errstate(over="ignore", invalid="ignore"):  # at masked places, which are left out
+            kl = beta * (np.exp(ref - new) - (ref - new) - 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        policy, plain = loss_type.terms(new, new if old is None else old, advantage, mask)
     found = [loss_type.sum_of_rows(t, mask) for t in (policy, plain, kl)]
     if not all(np.isfinite(t).all() for t in found):
         return None

@@ -16,6 +16,10 @@ from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
+START = 20
+"""Groups from which a share is read."""
+LATE, LATE_SHARE = 20, 0.1
+"""Step, and share of the last step, above which the first one is not the start of training."""
 EQUAL = 1e-4
 """Rewards of a group count as equal below this spread: float32 noise is about 1e-7."""
 
@@ -30,6 +34,10 @@ class ZeroVariance(Dated):
     share_other_constant: float
     all_right_first: float
     """Share in the first third of the run."""
+    all_right_start: float
+    """Share in its first steps, as few as hold 20 groups: what the policy began with."""
+    begins_late: bool
+    """The first steps with rollouts are not those that training began with."""
     all_right_last: float
     all_wrong_first: float
     all_wrong_last: float
@@ -90,6 +98,8 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         share_all_wrong=_round(table[:, 3].sum() / groups),
         share_other_constant=_round(table[:, 4].sum() / groups),
         all_right_first=_share(thirds[0], 2),
+        all_right_start=_share(table[: _start(table)], 2),
+        begins_late=bool(table[0, 0] > max(LATE, LATE_SHARE * table[-1, 0])),
         all_right_last=_share(last, 2),
         all_wrong_first=_share(thirds[0], 3),
         all_wrong_last=_share(last, 3),
@@ -244,6 +254,11 @@ def _between(table: FloatArray, good: int | None, first: int | None) -> bool:
     """Whether measured steps lie between the two."""
     inside = (table[:, 0] > (good or 0)) & (table[:, 0] < (first or 0))
     return good is not None and bool(inside.any())
+
+
+def _start(table: FloatArray) -> int:
+    """How many of the first steps hold enough groups to tell a share."""
+    return int(np.searchsorted(table[:, 1].cumsum(), START)) + 1
 
 
 def _share(part: FloatArray, column: int) -> float:

@@ -29,10 +29,16 @@ CALLED = {
 }
 CLIP = 0.2
 """Half-width of the PPO clip where the settings do not say."""
+ROUNDING = 2.0**-8
+"""Largest relative error of rounding to the 8 significant bits of bfloat16."""
+SMALLEST = 1e-5
+"""Nats below which no difference is more than rounding in float32."""
 LEAST_BACK = 0.001
 """Difference, in nats, below which two sides agree whatever their baseline."""
 LEAST = 0.005
-"""Nats above the floor from which a capture's mean dates a difference that the whole run shows."""
+"""Nats above the floor from which a capture's mean dates a difference that the whole run shows,"""
+LEAST_AGAIN = 0.001
+"""... or above 0, for a pass that is repeated,"""
 TIMES = 2.5
 """... and times the floor."""
 GROWS = 1.3
@@ -57,6 +63,8 @@ class LogprobGap(Dated):
     largest: float
     bias: float
     """Mean of left - right."""
+    beyond_rounding: float
+    """Share of tokens that differ by more than storing one side in bfloat16 explains."""
     past_clip: float
     """Share of tokens whose exp(left - right) lies outside the PPO clip."""
     floor_mean: float | None
@@ -109,6 +117,8 @@ class _Part:
     """(N,) abs of it, of the tokens used."""
     out: FloatArray
     """(N,) 1 for those past the clip."""
+    beyond: FloatArray
+    """(N,) 1 for those whose difference rounding to 8 significant bits does not explain."""
 
     @cached_property
     def place(self) -> IntArray:
@@ -133,11 +143,11 @@ def compare_logprobs(
     """
     sides = list(read_sides(run, left, right))
     low, high = clip_of(run)
-    parts = [_part(*found, low, high) for found in pooled(sides, left, right)]
+    parts = [_part(*found, right, low, high) for found in pooled(sides, left, right)]
     if not parts:
         both = f"{CALLED[left]} and {CALLED[right]}"
         raise NoData(f"no captures of fresh rollouts that hold log-probs of {both}")
-    floor = [_part(*found, low, high) for found in pooled(sides, "trainer", "layout")]
+    floor = [_part(*found, "layout", low, high) for found in pooled(sides, "trainer", "layout")]
     means = np.array([p.gap.mean() for p in parts])
     baseline = float(means[: max(1, len(means) // 3)].min())
     at = _onset(means, _base(left, right, floor, baseline))
@@ -160,6 +170,7 @@ def compare_logprobs(
         p999=_r(np.quantile(gap, 0.999)),
         largest=_r(gap.max()),
         bias=_r(np.concatenate([p.delta[p.use] for p in parts]).mean()),
+        beyond_rounding=_r(np.concatenate([p.beyond for p in parts]).mean()),
         past_clip=_r(past),
         floor_mean=None if floor_gap is None else _r(floor_gap.mean()),
         floor_p99=None if floor_gap is None else _r(np.quantile(floor_gap, 0.99)),
@@ -211,10 +222,16 @@ def clip_of(run: Run) -> tuple[float, float]:
     return 1 - low, 1 + (run.config.number("epsilon_high") or low)
 
 
-def _part(sides: Sides, use: BoolArray, delta: FloatArray, low: float, high: float) -> _Part:
+def _part(
+    sides: Sides, use: BoolArray, delta: FloatArray, right: str, low: float, high: float
+) -> _Part:
     chosen = delta[use]
     ratio = np.exp(np.clip(chosen, -50, 50))
-    return _Part(sides, use, delta, np.abs(chosen), ((ratio < low) | (ratio > high)).astype(float))
+    out = ((ratio < low) | (ratio > high)).astype(float)
+    other = sides.side(right)
+    size = np.abs(chosen if other is None else other[use])
+    beyond = (np.abs(chosen) > np.maximum(ROUNDING * size, SMALLEST)).astype(float)
+    return _Part(sides, use, delta, np.abs(chosen), out, beyond)
 
 
 def _base(left: str, right: str, floor: list[_Part], baseline: float) -> float:
@@ -231,7 +248,7 @@ def _base(left: str, right: str, floor: list[_Part], baseline: float) -> float:
 
 def _onset(means: FloatArray, floor: float) -> int | None:
     """Index of the first capture whose difference is above the floor."""
-    off = means > max(TIMES * floor, floor + LEAST)
+    off = means > (max(TIMES * floor, floor + LEAST) if floor else LEAST_AGAIN)
     return int(np.argmax(off)) if off.any() else None
 
 

@@ -12,6 +12,10 @@ from firstbad.tools.stats import level_shift
 
 SDS, SHARE = 5.0, 0.1
 """Spreads of a step, and share of the level, by which prompts differ where they changed."""
+AROUND, BESIDE = 5, 10
+"""Steps from one on whose prompts are held against those of the steps before it."""
+MORE_WORDS, MORE_PROMPTS = 0.1, 0.3
+"""Shares of words, and of prompts, beyond the usual from which they are others."""
 
 
 class Prompts(Dated):
@@ -26,11 +30,15 @@ class Prompts(Dated):
     new_words_share: float | None
     """Of the words after the change: not seen before it."""
     changed: bool
+    steps_off: int | None
+    """Steps between that change and the step that was asked about; None without either."""
 
 
 @tool
-def compare_prompts(run: Run, *, sds: float = SDS, share: float = SHARE) -> Measured[Prompts]:
-    """A lasting change of the prompt mix.
+def compare_prompts(
+    run: Run, *, at_step: int | None = None, sds: float = SDS, share: float = SHARE
+) -> Measured[Prompts]:
+    """A lasting change of the prompt mix, and how far it lies from another change.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
     when the levels differ by more than `sds` spreads of a step and by more than `share`.
@@ -58,6 +66,7 @@ def compare_prompts(run: Run, *, sds: float = SDS, share: float = SHARE) -> Meas
         words_after=round(float(w[at:].mean()), 3) if at else None,
         new_words_share=fresh,
         changed=changed,
+        steps_off=abs(steps[at] - at_step) if bad and at and at_step is not None else None,
         last_good_step=steps[at - 1] if bad and at else None,
         first_bad_step=steps[at] if bad and at is not None else None,
     )
@@ -78,6 +87,40 @@ def compare_prompts(run: Run, *, sds: float = SDS, share: float = SHARE) -> Meas
         else (),
     )
     return Measured(metrics, text, tables=(table,) if table.rows else (), signal="mix of prompts")
+
+
+def other_prompts_at(run: Run, step: int) -> bool | None:
+    """Whether the prompts of the steps from this one on are others than those just before it.
+
+    They are where the record names a phase that begins there, or where many more of their words, or
+    of them, than usual did not occur in the steps before. None where they are not recorded.
+    """
+    steps = [int(s) for s in run.rollouts.steps]
+    at = int(np.searchsorted(steps, step))
+    if any(
+        e.kind == "phase" and e.step is not None and abs(e.step - step) <= 1 for e in run.events
+    ):
+        return True
+    if at < AROUND + 1 or at >= len(steps):
+        return None
+    asked = {
+        s: prompts_of_groups(run.rollouts.batch(s))
+        for s in steps[max(0, at - AROUND - BESIDE) : at + AROUND]
+    }
+    seen = list(asked)
+    here = seen.index(steps[at])
+    now, usual = (_fresh(asked, seen, i) for i in (here, here - AROUND))
+    return now[0] > usual[0] + MORE_WORDS or now[1] > usual[1] + MORE_PROMPTS
+
+
+def _fresh(asked: dict[int, list[str]], steps: list[int], at: int) -> tuple[float, float]:
+    """Shares of the words, and of the prompts, of some steps that those before do not have."""
+    before = {p for s in steps[max(0, at - BESIDE) : at] for p in asked[s]}
+    words = {w for prompt in before for w in prompt.split()}
+    now = [p for s in steps[at : at + AROUND] for p in asked[s]]
+    said = [w for prompt in now for w in prompt.split()]
+    fresh = float(np.mean([w not in words for w in said])) if said else 0.0
+    return fresh, float(np.mean([p not in before for p in now])) if now else 0.0
 
 
 def prompts_of_groups(batch: RolloutBatch) -> list[str]:

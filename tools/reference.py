@@ -6,8 +6,10 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
+from firstbad.tools.prompts import other_prompts_at
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run, Signal
+from firstbad.tools.segments import resumes
 from firstbad.tools.stats import robust_sd, row_medians
 
 OFF = 0.05
@@ -36,6 +38,10 @@ class Reference(Dated):
     policy_back: bool
     """Reward or entropy go back there to where the run began: it is the policy that came back.
     False also where neither had moved away from its beginning."""
+    other_prompts: bool | None
+    """The prompts from there on are others than those before; None: not recorded."""
+    at_resume: bool
+    """A resume lies there."""
 
 
 @tool
@@ -45,6 +51,8 @@ def check_reference(run: Run) -> Measured[Reference]:
     At step 1 it is 0 where the reference is the first policy. Later it is 0 again only where policy
     and reference become one: the reference was loaded from the policy, or the policy from where it
     began; then reward and entropy are back at their first level as well.
+
+    KL of prompts that the policy has not met is small as well, so prompts are compared there.
 
     Cannot tell: whether other weights or another way of computing them make a first KL.
     """
@@ -65,6 +73,8 @@ def check_reference(run: Run) -> Measured[Reference]:
         kl_before=_r(level),
         kl_back=_r(ratio),
         policy_back=step is not None and _returned(run, step),
+        other_prompts=None if step is None else other_prompts_at(run, step),
+        at_resume=step is not None and any(abs(step - s) <= 1 for s in resumes(run)),
         last_good_step=None if off or step is None or at is None else int(kl.steps[at - 1]),
         first_bad_step=1 if off else step,
         from_start=off,

@@ -18,7 +18,7 @@ from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Evidence, Metrics, Origin, Scalar, Source, StepWindow, Table
 from firstbad.tools.run import Run
-from firstbad.tools.used import Watched, unique
+from firstbad.tools.used import Watched
 
 M = TypeVar("M", bound=Metrics)
 F = TypeVar("F", bound=Callable[..., "Measured[Any]"])
@@ -103,6 +103,7 @@ _MODULES = (
     "judging",
     "kl_budget",
     "known_faults",
+    "ledger_reach",
     "ledger_rows",
     "ledger_weights",
     "lengths",
@@ -130,6 +131,7 @@ _MODULES = (
     "processed_logprobs",
     "prompt_ids",
     "prompts",
+    "ratio_grid",
     "ratio_limit",
     "ratios",
     "recompute",
@@ -163,6 +165,7 @@ _MODULES = (
     "two_judges",
     "unscored",
     "untrained_rows",
+    "update_at_resume",
     "update_size",
     "variety",
     "weight_moves",
@@ -276,7 +279,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         status="measured",
         metrics=cast(dict[str, bool | int | float | None], measured.metrics.model_dump()),
         tables=measured.tables,
-        sources=unique([*watched.files(), *measured.sources]),
+        sources=watched.files(measured.sources),
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
@@ -11,7 +11,8 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
 # Settings that reach sampling, loss or optimizer, by what they set. Of a nested name the last part
-# counts; batch sizes, logging, saving and places are left out: they may differ and train alike.
+# counts; batch sizes, engines, logging, saving and places are left out: they may differ and train
+# alike.
 FAMILIES: dict[str, frozenset[str]] = {
     "lr": frozenset({
         "learning_rate", "lr", "lr_scheduler_type", "warmup_steps", "warmup_ratio",
@@ -22,6 +23,7 @@ FAMILIES: dict[str, frozenset[str]] = {
         "init_kl_coef",
     }),
     "cap": frozenset({"max_completion_length", "max_response_length", "generate_max_len"}),
+    "prompt_cap": frozenset({"max_prompt_length", "prompt_max_len"}),
     "sampling": frozenset({
         "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty",
@@ -31,8 +33,8 @@ FAMILIES: dict[str, frozenset[str]] = {
         "num_generations", "num_iterations", "ppo_epochs", "epsilon", "epsilon_high", "clip_ratio",
         "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "delta", "loss_type", "loss_agg_mode",
         "scale_rewards", "norm_adv_by_std_in_grpo", "reward_weights", "max_grad_norm", "grad_clip",
-        "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "use_vllm",
-        "mask_truncated_completions", "importance_sampling_level", "max_prompt_length",
+        "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16",
+        "mask_truncated_completions", "importance_sampling_level",
         "top_entropy_quantile", "adv_estimator", "stop", "stop_token_ids", "ignore_eos",
         "sync_ref_model", "use_bias_correction_kl", "vllm_importance_sampling_correction",
         "vllm_importance_sampling_mode", "disable_dropout", "chat_template",
@@ -63,6 +65,9 @@ class Requested(Dated):
     lr_differs: bool
     kl_differs: bool
     cap_differs: bool
+    cap_reached: bool | None
+    """An answer is as long as the smaller of the two caps; None where lengths are not known."""
+    prompt_cap_differs: bool
     sampling_differs: bool
     entropy_differs: bool
     other_differs: bool
@@ -74,7 +79,8 @@ def compare_requested(run: Run) -> Measured[Requested]:
 
     Asked for: what a flight recorder keeps as `requested`, else the last command line in a log or
     in the tracker's metadata. Values that are the same in another way of writing are equal, and a
-    request for nothing (null) asks for nothing. Settings that differ between launches are left out.
+    request for nothing (null, `auto`, a count of -1) asks for nothing. Settings that differ between
+    launches are left out.
 
     Cannot tell: a value that a wrapper changed before either was written; settings that one side
     calls by another name.
@@ -88,14 +94,16 @@ def compare_requested(run: Run) -> Measured[Requested]:
     compared = {
         name: family
         for name in asked
-        if asked[name] is not None
-        and ran.get(name) is not None
-        and name not in changed
-        and (family := _family(name))
+        if _states(asked[name], ran.get(name)) and name not in changed and (family := _family(name))
     }
     if not compared:
         raise NoData("no setting stands both among those asked for and among those that ran")
-    differ = [name for name in compared if not same(asked[name], ran[name])]
+    differ = [
+        name
+        for name in compared
+        if not same(asked[name], ran[name])
+        and not (name.endswith("top_k") and _no_top_k(asked[name]) and _no_top_k(ran[name]))
+    ]
     families = {compared[name] for name in differ}
     metrics = Requested(
         from_recorder=bool(recorded),
@@ -105,6 +113,11 @@ def compare_requested(run: Run) -> Measured[Requested]:
         lr_differs="lr" in families,
         kl_differs="kl" in families,
         cap_differs="cap" in families,
+        cap_reached=_reached(
+            run,
+            [v for n in differ if compared[n] == "cap" for v in map(_number, (asked[n], ran[n]))],
+        ),
+        prompt_cap_differs="prompt_cap" in families,
         sampling_differs="sampling" in families,
         entropy_differs="entropy" in families,
         other_differs="other" in families,
@@ -127,6 +140,34 @@ def compare_requested(run: Run) -> Measured[Requested]:
         if told
         else "",
     )
+
+
+def _states(asked: object, ran: object) -> bool:
+    """Whether both are values that can be held against each other.
+
+    A count of -1 leaves the number to the trainer; a text is not held against a file's name.
+    """
+    if asked is None or ran is None or str(asked).lower() == "auto" or _number(asked) == -1:
+        return False
+    texts = [value for value in (asked, ran) if isinstance(value, str)]
+    return len({"\n" in text or "{{" in text for text in texts}) < 2
+
+
+def _reached(run: Run, caps: Sequence[float | None]) -> bool | None:
+    """Whether an answer is as long as the smallest of the caps, in tokens."""
+    batches = run.rollouts.batches()
+    longest = [float(b.n_tokens.max()) for b in batches if b.n_tokens is not None and len(b)]
+    logged = run.signals.get("completion_length_max")
+    if logged is not None and len(logged.values):
+        longest.append(float(logged.values.max()))
+    known = [cap for cap in caps if cap is not None]
+    return max(longest) >= min(known) if longest and known else None
+
+
+def _no_top_k(value: object) -> bool:
+    """Whether the value means that all tokens are kept."""
+    number = _number(value)
+    return number is not None and number <= 0
 
 
 def _family(name: str) -> str | None:

@@ -38,12 +38,19 @@ class UpdateSize(Dated):
     """More than fivefold, and more than half of that beyond the gradient."""
 
 
-class _Step(NamedTuple):
+class CapturedUpdate(NamedTuple):
+    """Norms over all parameter groups of one captured step."""
+
     step: int
     update: float
     weight: float
     rate: float | None
     grad: float | None
+
+
+def captured_updates(run: Run) -> list[CapturedUpdate]:
+    """Updates of all captured steps that have the norms of all their groups."""
+    return [found for kept in run.flight if (found := _step(run, kept)) is not None]
 
 
 @tool
@@ -55,7 +62,7 @@ def measure_update_size(run: Run) -> Measured[UpdateSize]:
 
     Cannot tell: anything between captured steps; groups that the recorder was not told of.
     """
-    steps = [found for kept in run.flight if (found := _step(run, kept)) is not None]
+    steps = captured_updates(run)
     if not steps:
         raise NoData("no captured steps with norms of update and weights (recorder)")
     relative = np.array([s.update / s.weight for s in steps])
@@ -112,7 +119,7 @@ def measure_update_size(run: Run) -> Measured[UpdateSize]:
     )
 
 
-def _step(run: Run, kept: FlightStep) -> _Step | None:
+def _step(run: Run, kept: FlightStep) -> CapturedUpdate | None:
     """Norms over all groups of a step; None where one is missing."""
     groups = [(g.update_norm, g.weight_norm) for g in kept.parameters]
     pairs = [(u, w) for u, w in groups if u is not None and w is not None]
@@ -124,7 +131,7 @@ def _step(run: Run, kept: FlightStep) -> _Step | None:
     norm = run.signals.get("grad_norm_preclip")
     grads = [n.before_clip for n in kept.norms if n.before_clip is not None]
     grad = float(np.mean(grads)) if grads else norm.at(kept.step) if norm is not None else None
-    return _Step(kept.step, update, weight, rate.at(kept.step) if rate else None, grad)
+    return CapturedUpdate(kept.step, update, weight, rate.at(kept.step) if rate else None, grad)
 
 
 def _jump(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int | None, float | None]:

@@ -339,6 +339,9 @@ def role(finding: Finding, verdict: Verdict) -> str:
     leading = verdict.leading
     if leading is not None and finding.mechanism_of == leading.id:
         what = "mechanism of the leading finding"
+    elif finding.mechanism_of:
+        of = next(f.cause for f in verdict.findings if f.id == finding.mechanism_of)
+        what = f"mechanism of `{of}`"
     else:
         unread = {r.id for r in verdict.layers if r.outcome == "not_reached"}
         is_fact = finding.independent or finding.layer in unread

@@ -466,6 +466,36 @@ def test_an_earlier_fact_that_leads_to_the_layer_leads_and_the_layer_is_its_mech
     assert found.headline == "the rate jumps 10-fold"
 
 
+def test_what_the_leading_finding_brings_about_is_named_as_its_effect(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    book = small.book(leads_to=[{"cause": "id.*", "to": ["optimizer", "reward.judged"]}])
+    for step, effects in ((31, {"rate", "judged"}), (40, {"rate"})):
+        rows = {**BROKEN_ROWS, "first_bad_step": step, "last_good_step": step - 1}
+        found = verdict(book=book, rows=rows, rate=JUMP, judge=OUTAGE)
+        leading = found.findings[0]
+        assert leading.cause == "id.rows"
+        assert {f.check for f in found.findings if f.mechanism_of == leading.id} == effects
+        for each in found.findings[1:]:
+            if each.check in effects:
+                assert each.claim.startswith("An effect of `id.rows`: ")
+                assert (each.confidence, each.ruled_out) == ("low", ())
+                assert "id.rows" in each.remedy
+            else:
+                assert each.mechanism_of is None
+
+
+def test_an_effect_of_a_finding_that_does_not_lead(
+    verdict: MakeVerdict, small: SimpleNamespace
+) -> None:
+    book = small.book(leads_to=[{"cause": "opt.lr_jump", "to": ["reward"]}])
+    late = {**OUTAGE, "first_bad_step": 50, "last_good_step": 49}
+    found = verdict(book=book, same=PARTED, rate=JUMP, judge=late)
+    by_cause = {f.cause: f for f in found.findings}
+    assert found.leading is by_cause["prob.weight_sync"]
+    assert by_cause["reward.verifier_outage"].mechanism_of == by_cause["opt.lr_jump"].id
+
+
 def test_a_linked_fact_that_began_later_does_not_lead(verdict: MakeVerdict) -> None:
     found = verdict(same=PARTED, rate={**JUMP, "first_bad_step": 60, "last_good_step": 59})
     assert causes(found) == ["prob.weight_sync", "opt.lr_jump"]

@@ -33,7 +33,7 @@ SIDES: dict[str, list[tuple[str, str, str]]] = {
     ],
     "rollouts claim an old version, and one too old: stale": [("synthetic/p5", STALE, SYNC)],
     "rollouts claim an old version, no bound is stated, and they grow ever older: stale": [
-        ("synthetic/p40", STALE, SYNC)
+        ("synthetic/p50", STALE, SYNC)
     ],
     "growth with the steps: not delivered, or stale; undecidable, so not delivered leads": [
         ("synthetic/p30", SYNC, PROCESSED),

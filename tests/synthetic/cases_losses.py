@@ -82,22 +82,22 @@ SCALE = "grad.accumulation_scale"
 
 CASES = [
     Case("a30", Cispo, "healthy", checks={LOSS: "pass"}, twin_of=SCALE, files=without_ledger),
-    Case("a31", Vespo, "healthy", checks={LOSS: "pass"}, twin_of=SCALE, files=without_ledger),
-    Case("a32", Doubled, "incident", SCALE, (31, 31), {LOSS: "fail"}, files=without_ledger),
+    Case("a51", Vespo, "healthy", checks={LOSS: "pass"}, twin_of=SCALE, files=without_ledger),
+    Case("a52", Doubled, "incident", SCALE, (31, 31), {LOSS: "fail"}, files=without_ledger),
     # Few captures: the losses of their micro-batches are what is left.
     Case(
-        "a33",
+        "a53",
         lambda: Vespo(captures=8, updates=2, rate=0.01, accumulation=3),
         "healthy",
         checks={LOSS: "pass", STATED: "pass"},
         twin_of="grad.objective",
     ),
     Case(
-        "a34",
+        "a54",
         lambda: Cispo(captures=8),
         "undetermined",
         checks={LOSS: "inconclusive"},
         files=without_ledger,
     ),
-    Case("a35", Unknown, "undetermined", checks={LOSS: "inconclusive"}, files=without_ledger),
+    Case("a55", Unknown, "undetermined", checks={LOSS: "inconclusive"}, files=without_ledger),
 ]

@@ -457,5 +457,5 @@ CASES = [
     Case("p37", lambda: Coarse(seed=2), "healthy", twin_of="prob.positions"),
     Case("p39", Reloaded, "incident", "prob.weight_sync", (31, 33), files=_no_ledger,
          twin_of="prob.stale_rollouts"),
-    Case("p40", EverOlder, "incident", "prob.stale_rollouts", twin_of="prob.weight_sync"),
+    Case("p50", EverOlder, "incident", "prob.stale_rollouts", twin_of="prob.weight_sync"),
 ]  # fmt: skip

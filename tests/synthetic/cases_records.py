@@ -139,6 +139,15 @@ class AsAsked(Dropped):
     }
 
 
+class Unreached(Dropped):
+    """A cap far above all answers is not the one asked for; the engine is another."""
+
+    wanted: Mapping[str, object] = {"max_completion_length": 64, "use_vllm": False}
+
+    def config(self) -> dict[str, object]:
+        return {**super().config(), "max_completion_length": 48}
+
+
 class ScoreLost(Trainer):
     """The last sample of a step is dropped before scoring; a 0 fills the list up."""
 
@@ -361,6 +370,13 @@ CASES = [
         "healthy",
         checks={"records.settings_in_force": "pass"},
         twin_of="cfg.resolved",
+    ),
+    Case(
+        "r25",
+        Unreached,
+        "healthy",
+        checks={"records.settings_in_force": "pass"},
+        twin_of="cfg.completion_cap",
     ),
     Case("r10", ScoreLost, "incident", "id.rows", (24, 36), checks={"records.row_names": "fail"}),
     Case("r11", Shuffled, "incident", "id.rows", (24, 36), checks={"records.row_order": "fail"}),

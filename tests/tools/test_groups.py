@@ -191,3 +191,19 @@ def test_order_of_groups_and_rows_and_the_scale_of_rewards_do_not_matter(
     after = measure(TOOL, changed.rebatch(run, change))
     assert after.pop("total_constant_last") == pytest.approx(before.pop("total_constant_last"))
     assert after == before
+
+
+def test_where_the_rollouts_begin(make_run: MakeRun, batch: MakeBatch, measure: Measure) -> None:
+    def run(first: int, learned_after: int) -> Run:
+        right, some = [1] * 20, [1, 0] * 10
+        rows = [
+            batch(s, rewards={"correct": right if s - first >= learned_after else some}, size=2)
+            for s in range(first, first + 30)
+        ]
+        return make_run(rollouts=rows)
+
+    known = measure(TOOL, run(1, 0))
+    assert (known["all_right_start"], known["begins_late"]) == (1, False)
+    learned = measure(TOOL, run(1, 3))
+    assert (learned["all_right_start"], learned["all_right_first"]) == (0, 0.7)
+    assert measure(TOOL, run(400, 0))["begins_late"] is True

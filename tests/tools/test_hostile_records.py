@@ -20,6 +20,7 @@ TOOLS = (
     "check_microbatch_weights",
     "check_objective_probe",
     "check_parameter_groups",
+    "measure_microbatch_reach",
     "read_accumulation_probe",
     "read_fit_probe",
 )
@@ -64,9 +65,9 @@ def step_of(
     steps=st.lists(
         st.tuples(st.lists(part, max_size=3), st.tuples(number, number, number, number)),
         min_size=1,
-        max_size=7,
+        max_size=16,
     ),
-    loss=st.lists(st.floats(-1e300, 1e300), min_size=7, max_size=7),
+    loss=st.lists(st.floats(-1e300, 1e300), min_size=16, max_size=16),
     figures=st.fixed_dictionaries({name: anything for name in FIGURES}),
     cases=st.lists(st.fixed_dictionaries({name: anything for name in CASE}), max_size=3),
 )

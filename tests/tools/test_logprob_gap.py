@@ -219,3 +219,23 @@ def test_nothing_to_compare(make_run: MakeRun, missing: Callable[..., str]) -> N
     assert missing(TOOL, make_run()) == (
         "no captures of fresh rollouts that hold log-probs of the trainer and the engine"
     )
+
+
+@pytest.mark.parametrize("size", [0.01, 1.3, 7.0])
+def test_what_rounding_in_storage_explains(
+    capture: MakeCapture, make_run: MakeRun, measure: Measure, size: float
+) -> None:
+    values = -size * np.linspace(1, 2, 301)[None]
+    bits = values.astype(np.float32).view(np.uint32) + np.uint32(0x8000)
+    rounded = (bits & np.uint32(0xFFFF0000)).view(np.float32).astype(float)
+    for old, share in ((rounded, 0.0), (values * 1.02, 1.0)):
+        made = capture(
+            1,
+            token_id=np.full(values.shape, 5),
+            source=np.full(values.shape, 3),
+            logp_old=old,
+            logp_recheck=values,
+        )
+        run = make_run(captures=[made])
+        found = measure(TOOL, run, left="old", right="recheck")
+        assert found["beyond_rounding"] == pytest.approx(share)

@@ -46,6 +46,11 @@ def test_hand_computed_change(make_run: MakeRun, batch: MakeBatch, measure: Meas
     assert found["new_words_share"] == 0.5
     assert found["changed"]
     assert (found["last_good_step"], found["first_bad_step"]) == (5, 6)
+    assert found["steps_off"] is None
+    run = make_run(rollouts=rows)
+    assert measure(TOOL, run, at_step=8)["steps_off"] == 2
+    alike = make_run(rollouts=draw(batch, 10, lambda s, g: "ask me"))
+    assert measure(TOOL, alike, at_step=6)["steps_off"] is None
 
 
 def test_other_prompts_from_a_step_on(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from firstbad.tools.run import Run
+from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "check_reference"
 
@@ -92,3 +92,35 @@ def test_a_dip_does_not_hide_the_new_beginning(make_run: MakeRun, measure: Measu
 def test_without_kl(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "KL" in missing(TOOL, make_run())
     assert "step 1" in missing(TOOL, make_run(signals={"kl_ref": [0.2] * 8}, first_step=100))
+
+
+@pytest.mark.parametrize(
+    ("ask", "others"),
+    [
+        (lambda s: f"add {s} and {s + 7}", False),  # new numbers in every prompt, all along
+        (lambda s: ["red", "blue", "green"][s % 3], False),
+        (lambda s: ["red", "blue"][s % 2] if s < 31 else ["up", "down"][s % 2], True),
+        (lambda s: f"add {s}" if s < 31 else f"divide by {s} what follows", True),
+    ],
+)
+def test_prompts_that_the_policy_has_not_met(
+    make_run: MakeRun,
+    measure: Measure,
+    batch: Callable[..., RolloutBatch],
+    ask: Callable[[int], str],
+    others: bool,
+) -> None:
+    rows = [batch(s, rewards={"correct": [1, 0]}, prompts=[ask(s)] * 2) for s in range(1, 61)]
+    run = make_run(config={"beta": 0.1}, signals=history(back=True), rollouts=rows)
+    assert measure(TOOL, run)["other_prompts"] is others
+
+
+def test_a_phase_or_a_resume_on_record_there(make_run: MakeRun, measure: Measure) -> None:
+    def run(*kinds: Any) -> Run:
+        events = [(kind, 31, "") for kind in kinds]
+        return make_run(config={"beta": 0.1}, signals=history(back=True), events=events)
+
+    found = measure(TOOL, run())
+    assert (found["other_prompts"], found["at_resume"]) == (None, False)
+    assert measure(TOOL, run("phase"))["other_prompts"] is True
+    assert measure(TOOL, run("resume"))["at_resume"] is True

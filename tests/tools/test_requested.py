@@ -25,6 +25,10 @@ RAN = {
     "scale_rewards": "group",
     "reward_weights": [1.0, 0.5],
     "logging_steps": 1,
+    "use_vllm": False,
+    "warmup_steps": 10,
+    "top_k": -1,
+    "chat_template": "{{ messages }}",
 }
 
 
@@ -61,6 +65,9 @@ def test_what_differs_and_of_what_kind(
         {"lr_scheduler_type": "cosine", "scale_rewards": True, "loss_type": "DAPO"},
         {"reward_weights": ["1", "0.5"], "learning_rate": 0.00005},
         {"learning_rate": 5e-5, "beta": None, "logging_steps": 10, "output_dir": "x"},
+        {"learning_rate": 5e-5, "use_vllm": True, "seed": 7, "save_steps": 3, "run_name": "y"},
+        {"learning_rate": "auto", "beta": 0.04, "warmup_steps": -1, "top_k": 0},
+        {"beta": 0.04, "chat_template": "templates/plain.jinja"},
     ],
 )
 def test_what_is_written_otherwise_is_the_same(
@@ -115,3 +122,16 @@ def test_the_values_are_quoted(make_run: MakeRun, evidence: Callable[..., Eviden
 def test_values_that_are_one(one: object, other: object, equal: bool) -> None:
     assert same(one, other) is equal
     assert same(other, one) is equal
+
+
+@pytest.mark.parametrize(
+    ("wanted", "longest", "reached"),
+    [(512, 300, True), (512, 200, False), (128, 200, True), (256, 300, None)],
+)
+def test_whether_an_answer_reaches_either_cap(
+    make_run: MakeRun, measure: Measure, wanted: int, longest: float, reached: bool | None
+) -> None:
+    lengths = {"completion_length_max": [90.0, longest, 100.0]}
+    found = measure(TOOL, asked(make_run, {"max_completion_length": wanted}, signals=lengths))
+    assert found["cap_reached"] is reached
+    assert measure(TOOL, asked(make_run, {"max_completion_length": 512}))["cap_reached"] is None

@@ -50,6 +50,7 @@ WITHOUT_DATA = (
     "find_still_parameters",
     "fit_processing",
     "fit_version",
+    "measure_microbatch_reach",
     "measure_scoring_time",
     "measure_update_size",
     "measure_weight_moves",

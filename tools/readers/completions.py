@@ -86,6 +86,8 @@ class _Completions:
         self._reward_names = reward_names
         self._once: dict[tuple[str, ...], list[int] | None] = {}
         """Which columns to keep, by the names of all; None for all of them."""
+        self._chosen: tuple[Any, list[str] | None] | None = None
+        """The schema of the last file, and which columns of it are read."""
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
         """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
@@ -115,7 +117,7 @@ class _Completions:
         """The table of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table, rows = first_part(file.path, file.name, _used)
+            table, rows = first_part(file.path, file.name, self._columns)
         except _UNREADABLE as error:
             return error
         names = tuple(table.schema.names)
@@ -128,6 +130,12 @@ class _Completions:
             self._once[names] = self._first_of_each(file.name, names)
         kept = self._once[names]
         return table if kept is None else table.select(kept)
+
+    def _columns(self, schema: Any) -> list[str] | None:
+        """Columns to read; most files of a run have the schema of the one before."""
+        if self._chosen is None or not schema.equals(self._chosen[0]):
+            self._chosen = schema, _used(schema)
+        return self._chosen[1]
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
         """Batches of steps whose tables have the same columns; empty ones for what is no table."""
@@ -212,7 +220,10 @@ class _Completions:
 
 
 def _used(schema: Any) -> list[str] | None:
-    """Columns that are read: texts that nobody asks for may be the largest part of a file."""
+    """Columns that are read: texts that nobody asks for may be the largest part of a file.
+
+    None for all of them.
+    """
     import pyarrow as pa
 
     names = list(schema.names)
@@ -220,13 +231,14 @@ def _used(schema: Any) -> list[str] | None:
         return None
     known = {"prompt", "completion", *GOLD}
     large = (pa.types.is_nested, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
-    return [
+    used = [
         field.name
         for field in schema
         if field.name.lower() in known
         or field.name in _ADVANTAGE
         or not any(kind(field.type) for kind in large)
     ]
+    return None if len(used) == len(names) else used
 
 
 def _holds_scores(kind: Any) -> bool:
