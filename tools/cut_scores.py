@@ -156,7 +156,7 @@ def _malformed(batches: list[RolloutBatch], cut: BoolArray) -> BoolArray:
     texts = [text for b in batches for text in b.completions]
     for form in MARKED:
         found = np.array([EXTRACTORS[form](text[-LONGEST:]) is not None for text in texts], bool)
-        if found[~cut].mean() >= 0.5:
+        if not cut.all() and found[~cut].mean() >= 0.5:
             return ~found
     return np.zeros(len(texts), bool)
 
