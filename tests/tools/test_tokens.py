@@ -68,6 +68,24 @@ def test_without_a_tokenizer_the_common_last_token_is_the_stop(
     assert bare.real.all()
 
 
+@pytest.mark.parametrize(
+    ("rows", "stops"),
+    [
+        ([[8, 8, 8, 8]] * 3, set()),  # nothing but one token, up to the cap
+        ([[8, 6, 8, 6], [8, 6, 8, 6]], set()),  # two in turn
+        ([[8, 6, 7, 6], [6, 9, 5, 6], [8, 9, 7, 6]], set()),
+        ([[8, 9, 7, 6], [5, 9, 5, 6], [8, 9, 6, 6]], {6}),  # padding with the stop
+        ([[8, 9, 7, 6]] * 3, {6}),
+    ],
+)
+def test_a_token_that_is_said_again_and_again_is_no_stop(
+    make_run: MakeRun, capture: MakeCapture, rows: list[list[int]], stops: set[int]
+) -> None:
+    ids = np.array(rows)
+    made = capture(1, token_id=ids, completion_mask=np.ones_like(ids))
+    assert completion_end(make_run(captures=[made]), made).stops == stops
+
+
 @settings(max_examples=30, derandomize=True)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
 def test_padding_after_a_stop_changes_nothing(
