@@ -160,4 +160,3 @@ def _compare(loaded: Loaded, ask: Ask, trail: Trail, source: EvidenceSource) -> 
         if each.symptom in ask.symptoms if each.symptom else dated:
             tool, args = resolve_call(each.call, seen, ask.noticed_step, step)
             trail.aliases[each.alias] = source.get(tool, args).id
-
