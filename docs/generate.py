@@ -486,7 +486,7 @@ def _one_line(lines: Sequence[str], place: int) -> str:
 
 
 @cache
-def field_texts(kind: type[Any]) -> dict[str, str]:
+def field_texts(kind: type[BaseModel | Metrics]) -> dict[str, str]:
     """The string that stands under each field of a record, from the class and those above it."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
@@ -523,7 +523,7 @@ def _parameters(function: Any) -> Iterator[tuple[str, Any, object]]:
         yield shown, info, parameter.default
 
 
-def _metrics(kind: type[Metrics], leave: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
+def _metrics(kind: Any, leave: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
     told = field_texts(kind)
     for name, field in kind.model_fields.items():
         if name not in leave:
