@@ -9,8 +9,11 @@ from pathlib import Path
 from firstbad.tools.errors import UserError
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that it is never seen half written.
+def write_atomic(path: Path, text: str, *, flush: bool = True) -> None:
+    """Write a file so that it is never seen half written, whenever the process is killed.
+
+    `flush`: it lies on the disk before this returns, for when the power fails. Without, it may be
+    empty then.
 
     Raises:
         UserError: no room, or no right to.
@@ -19,8 +22,9 @@ def write_atomic(path: Path, text: str) -> None:
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

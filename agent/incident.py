@@ -15,12 +15,16 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from firstbad.agent.files import reason_of, write_atomic
 from firstbad.agent.home import incidents_folder
 from firstbad.tools.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SCHEMA = 1
 WAIVER_KEYS = {"layer", "reason"}
@@ -118,10 +122,10 @@ class Incident:
         names = {f.name for f in fields(IncidentRecord)}
         if not names - {"reading", "replays", "judge"} <= set(raw) <= names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         try:
-            record = TypeAdapter(IncidentRecord).validate_python(raw)
+            record = _form().validate_python(raw)
         except ValidationError as error:
             wrong = ", ".join(sorted({f"`{e['loc'][0]}`" for e in error.errors()}))
             raise UserError(f"`{path}`: not of the expected form at {wrong}") from error
@@ -153,8 +157,11 @@ class Incident:
             raise UserError(f"`{path}` cannot be written: {error.strerror}") from error
 
     def evidence_ids(self) -> tuple[str, ...]:
-        """Ids of the saved evidence, in the order in which they were given."""
-        names = (p.stem for p in self.evidence_folder.glob("E*.json"))
+        """Ids of the saved evidence, in the order in which they were given.
+
+        An empty file, as a power failure leaves, is none.
+        """
+        names = (p.stem for p in self.evidence_folder.glob("E*.json") if p.stat().st_size)
         return tuple(sorted(names, key=lambda name: (len(name), name)))
 
     def evidence_text(self, evidence_id: str) -> str:
@@ -166,8 +173,11 @@ class Incident:
             raise UserError(f"`{path}` cannot be read: {error}") from error
 
     def save_evidence(self, evidence_id: str, text: str) -> None:
-        """Write one piece of evidence."""
-        write_atomic(self.evidence_folder / f"{evidence_id}.json", text)
+        """Write one piece of evidence.
+
+        There are a hundred of them, and each can be measured again: none waits for the disk.
+        """
+        write_atomic(self.evidence_folder / f"{evidence_id}.json", text, flush=False)
 
     def _lock_file(self) -> TextIO:
         path = self.folder / "lock"
@@ -202,6 +212,14 @@ class Incident:
                 yield
             finally:
                 file.truncate(0)
+
+
+@cache
+def _form() -> TypeAdapter[IncidentRecord]:
+    """What a record must look like."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(IncidentRecord)
 
 
 def create(record_without_id: Mapping[str, Any], out: Path | None = None) -> Incident:

@@ -12,9 +12,10 @@ from typing import Any
 from firstbad import __version__
 from firstbad.agent import incident as incidents
 from firstbad.agent.complaint import read_complaint
+from firstbad.agent.garbage import rarely_collected
 from firstbad.agent.graph import build, steps_allowed
 from firstbad.agent.incident import Incident, IncidentRecord
-from firstbad.agent.judge import JudgeOrder, check_order
+from firstbad.agent.judge import JudgeOrder, check_order, check_resumed
 from firstbad.agent.nodes import Nodes
 from firstbad.agent.progress import OnProgress, silent
 from firstbad.agent.reading import playbook_of, verdict_of, waivers_in
@@ -46,6 +47,7 @@ class Waiting:
     """`layer`, `reason`, and `requests` of `need`, `command`, `decides`."""
 
 
+@rarely_collected()
 def investigate(
     ref: str | None = None,
     complaint: str = "",
@@ -74,7 +76,9 @@ def investigate(
         playbook: shipped name or path; default: `crash`. An incident keeps the one it began with.
         interactive: stop with a question where the way would close for want of evidence.
         answer: to the question an incident waits with: `{"waive": reason}` or `{"continue": True}`.
-        judge: a command of the user's that scores rollouts, asked once before the walk.
+        judge: a command of the user's that scores rollouts, asked once before the walk; with
+            `resume` the one that the incident began with, which a folder from elsewhere may only
+            name.
         on_progress: is told what happens.
 
     Raises:
@@ -94,9 +98,8 @@ def investigate(
                 "--resume keeps the playbook that the incident began with; give no --playbook, "
                 "or begin anew with the run"
             )
-        if judge is not None:
-            raise UserError("--resume keeps the judge that the incident began with; begin anew")
         incident, run = incidents.find(resume, out), None
+        check_resumed(incident, judge)
     with incident.lock(), stoppable(incident):
         if resume is not None:
             _add_waivers(incident, waivers)
@@ -212,6 +215,7 @@ def _graph_file(incident: Incident) -> Iterator[sqlite3.Connection]:
     """
     try:
         with closing(sqlite3.connect(incident.graph_file, check_same_thread=False)) as connection:
+            connection.execute("PRAGMA synchronous=NORMAL")  # a killed process loses nothing
             yield connection
     except sqlite3.Error as error:
         what = "make room" if "full" in str(error) or "I/O" in str(error) else "remove it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,6 +85,25 @@ def file_of(incident: Incident) -> Path:
     return incident.folder / "judge.jsonl"
 
 
+def check_resumed(incident: Incident, said: JudgeOrder | None) -> None:
+    """Refuse to start a judge that a folder from elsewhere names and the user does not.
+
+    Raises:
+        UserError: it is to be asked yet, lies outside of the home folder, and was not repeated; or
+            another command was given than the incident began with.
+    """
+    order = incident.record().judge
+    kept = str(order["command"]) if order else ""
+    if said is not None and said.command != kept:
+        raise UserError("--resume keeps the judge that the incident began with; begin anew")
+    asked = not order or file_of(incident).is_file()
+    if said is None and not asked and not incident.under_home:
+        raise UserError(
+            f"the incident names a judge and lies outside of your own incidents; where the command "
+            f"is yours, repeat it: --judge {shlex.quote(plain(kept, one_line=True))}"
+        )
+
+
 def with_judge(incident: Incident, run: Run, tell: OnProgress = silent) -> Run:
     """The run with the answers of its incident's judge; asked now where that was not done yet.
 
@@ -93,7 +113,9 @@ def with_judge(incident: Incident, run: Run, tell: OnProgress = silent) -> Run:
     order = incident.record().judge
     if order:
         if not file_of(incident).is_file():
-            answers = ask_judge(run, order_of(order), incident.handle, tell)
+            handle, command = incident.handle, shlex.quote(str(order["command"]))
+            again = handle if incident.under_home else f"{handle} --judge {command}"
+            answers = ask_judge(run, order_of(order), again, tell)
             write_atomic(file_of(incident), answers)
             incident.log("judged")
         run.judge = read_answers(file_of(incident))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import digest
@@ -24,12 +25,17 @@ def bounded(sources: Sequence[Source]) -> tuple[Source, ...]:
     """The sources, those of one folder and kind as one where they are more than a few."""
     alike: dict[tuple[str, str], list[Source]] = {}
     for source in sources:
-        folder = re.sub(r"\d+", "0", source.ref.rpartition("/")[0])
-        alike.setdefault((source.kind, folder), []).append(source)
+        alike.setdefault((source.kind, _folder(source.ref.rpartition("/")[0])), []).append(source)
     found: list[Source] = []
     for (kind, _), files in alike.items():
         found += files if len(files) <= FEW else [_as_one(kind, files)]
     return tuple(found)
+
+
+@lru_cache(maxsize=1 << 10)
+def _folder(name: str) -> str:
+    """The folder without what tells it from those of other steps."""
+    return re.sub(r"\d+", "0", name)
 
 
 def _as_one(kind: str, files: Sequence[Source]) -> Source:

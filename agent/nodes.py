@@ -67,7 +67,8 @@ class Nodes:
         layer = self.loaded.playbook.layers[state["position"]]
         self.tell(Progress("layer", layer.asks, layer=layer.id, number=layer.number))
         trail = trail_of(state)
-        gather(self.loaded, layer, trail, self.store, self.record.noticed_step)
+        said = self.record
+        gather(self.loaded, layer, trail, self.store, said.noticed_step, said.symptoms)
         return {"aliases": trail.aliases}
 
     def gate(self, state: State) -> dict[str, Any]:
@@ -104,7 +105,8 @@ class Nodes:
         closed = trail.closed_by
         self.tell(Progress("facts", "independent facts", layer=closed.id if closed else None))
         rest = self.loaded.playbook.layers[state["position"] :]
-        walk_all(self.loaded, rest, trail, self.store, self.record.noticed_step, waivers_of(state))
+        said, waivers = self.record, waivers_of(state)
+        walk_all(self.loaded, rest, trail, self.store, said.noticed_step, said.symptoms, waivers)
         for refusal in refusals(self.loaded, trail):
             self.incident.log("refusal", **refusal)
         return {"position": len(self.loaded.playbook.layers), **update_of(trail)}

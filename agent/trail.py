@@ -12,10 +12,11 @@ from typing import Any
 from firstbad.agent.evidence_store import EvidenceSource
 from firstbad.playbooks.conclude import Ask, conclude
 from firstbad.playbooks.findings import findings_of
+from firstbad.playbooks.gate import judge as judge_check
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Layer
 from firstbad.playbooks.results import CheckResult, LayerResult, Usage, Verdict, Waiver
-from firstbad.playbooks.walk import OPEN, judge_layer, layer_outcome, resolve_call
+from firstbad.playbooks.walk import OPEN, blocked_by, judge_layer, layer_outcome, resolve_call
 from firstbad.tools.evidence import Evidence
 
 WIDE = 5
@@ -47,18 +48,24 @@ class Trail:
 
 
 def gather(
-    loaded: Loaded, layer: Layer, trail: Trail, source: EvidenceSource, noticed_step: int | None
+    loaded: Loaded,
+    layer: Layer,
+    trail: Trail,
+    source: EvidenceSource,
+    noticed_step: int | None,
+    symptoms: Sequence[str],
 ) -> None:
     """Get the evidence of a layer's checks, but not of those whose dependencies have not passed."""
+    seen = trail.seen(source)
+    judged = list(trail.checks)
     for check in layer.checks:
-        seen = trail.seen(source)
-        judged = {r.check: r for r in _judge(loaded, layer, trail, seen)}
-        if judged[check.id].blocked_by:
-            continue
-        for alias, call in check.evidence.items():
-            tool, args = resolve_call(call, seen, noticed_step)
+        blocks = blocked_by(check, trail.layers, judged)
+        for alias, call in check.evidence.items() if not blocks else ():
+            tool, args = resolve_call(call, seen, noticed_step, symptoms=symptoms)
             seen[alias] = source.get(tool, args)
             trail.aliases[alias] = seen[alias].id
+        name = loaded.playbook.name
+        judged.append(judge_check(check, seen, playbook=name, layer=layer.id, blocked_by=blocks))
 
 
 def judge(
@@ -69,7 +76,13 @@ def judge(
     waivers: Iterable[Waiver],
 ) -> LayerResult:
     """Judge a layer on what was gathered; behind a closed layer it counts as not reached."""
-    results = _judge(loaded, layer, trail, trail.seen(source))
+    results = judge_layer(
+        layer,
+        trail.seen(source),
+        playbook=loaded.playbook.name,
+        layers=trail.layers,
+        checks=trail.checks,
+    )
     waiver = next((w for w in waivers if w.layer == layer.id), None)
     found = layer_outcome(layer, results, way_open=trail.closed_by is None, waiver=waiver)
     trail.checks.extend(results)
@@ -83,11 +96,12 @@ def walk_all(
     trail: Trail,
     source: EvidenceSource,
     noticed_step: int | None,
+    symptoms: Sequence[str],
     waivers: Sequence[Waiver],
 ) -> None:
     """Gather and judge several layers; the way may close among them, or be closed already."""
     for layer in layers:
-        gather(loaded, layer, trail, source, noticed_step)
+        gather(loaded, layer, trail, source, noticed_step, symptoms)
         judge(loaded, layer, trail, source, waivers)
 
 
@@ -150,13 +164,5 @@ def _compare(loaded: Loaded, ask: Ask, trail: Trail, source: EvidenceSource) -> 
     for each in loaded.playbook.compared:
         dated = step is not None and not wide and ask.noticed_step in (None, step)
         if each.symptom in ask.symptoms if each.symptom else dated:
-            tool, args = resolve_call(each.call, seen, ask.noticed_step, step)
+            tool, args = resolve_call(each.call, seen, ask.noticed_step, step, ask.symptoms)
             trail.aliases[each.alias] = source.get(tool, args).id
-
-
-def _judge(
-    loaded: Loaded, layer: Layer, trail: Trail, seen: Mapping[str, Evidence]
-) -> tuple[CheckResult, ...]:
-    return judge_layer(
-        layer, seen, playbook=loaded.playbook.name, layers=trail.layers, checks=trail.checks
-    )

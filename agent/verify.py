@@ -189,7 +189,8 @@ def _conclude_again(
     waivers = waivers_in(record)
     check_waivers(waivers, loaded)
     trail = Trail()
-    walk_all(loaded, loaded.playbook.layers, trail, source, record.noticed_step, waivers)
+    step, symptoms = record.noticed_step, record.symptoms
+    walk_all(loaded, loaded.playbook.layers, trail, source, step, symptoms, waivers)
     verdict = reach_verdict(
         loaded,
         ask_of(record),

@@ -65,7 +65,7 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
         remedy=fill(pointer.remedy or cause.remedy, seen),
         verify=fill(pointer.verify or cause.verify, seen),
-        remedy_kind=cause.remedy_kind,
+        remedy_kind=pointer.remedy_kind or cause.remedy_kind,
         dilutes=cause.dilutes,
         weights=cause.weights,
         rollback=cause.rollback,
@@ -243,20 +243,21 @@ def _narrow(onset: Onset, seen: Seen) -> Onset:
         return onset
     low = onset.bracket_start or 0
     moved = [
-        (step, str(row[0]))
+        (step, str(row[0]), good)
         for table in window.tables
         if table.title == "signals that moved"
         for row in table.rows
         if isinstance(step := row[2], int)
+        and isinstance(good := row[1], int)
         and row[3] == "abrupt"
         and row[-1] is not False  # step time is shown, and sets no window
         and low < step <= onset.first_bad
     ]
     if not moved:
         return onset
-    step, signal = min(moved)
+    step, signal, good = min(moved)
     return Onset(
-        last_good=step - 1,
+        last_good=max(good, low),
         first_bad=step,
         signal=(
             f"{signal}, the first to move between step {low} and step {onset.first_bad}, where "

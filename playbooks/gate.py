@@ -96,7 +96,7 @@ def judge(
             outcome, reason, shown = decide(alternative, seen)
             clauses = needs + shown
             compared = {c.measure for c in clauses}
-            clauses += tuple(c for c in passed_over if c.measure not in compared)
+            clauses += tuple(dict.fromkeys(c for c in passed_over if c.measure not in compared))
             strength, excludes_not = alternative.strength, alternative.excludes_not
             message = _explain(outcome, clauses, seen)
             if outcome == "pass" and (broken := _broken(check, seen)):

@@ -24,6 +24,8 @@ from firstbad.tools.registry import Tool, tools
 from firstbad.tools.strict_yaml import read_strict
 
 REFERENCE = re.compile(r"^\$(?:(?:noticed|finding)_step|([a-z0-9_]+)\.([a-z0-9_]+))$")
+COMPLAINT = "complaint"
+"""`$complaint.eval`: whether what is complained of is about `eval`, as its symptom is named."""
 PLACE = re.compile(r"\{([a-z0-9_]+)\.([a-z0-9_]+)(?::[^}]*)?\}")
 NO_PLAYBOOK = ("causes", "known_good")
 """Files of the folder that hold facts for playbooks."""
@@ -166,7 +168,7 @@ def _called(
             problems.append(f"`{name}` has no setting `{key}`{_offer(key, fields)}")
         elif reference is None:
             fixed[key] = value
-        elif reference[1] is not None:
+        elif reference[1] not in (None, COMPLAINT):
             problems += _measure(f"{reference[1]}.{reference[2]}", aliases)
     try:
         known[name].settings(**fixed)

@@ -57,8 +57,10 @@ class Pointer(Strict):
     ruled_out: dict[str, Bounds] = {}
     """Look-alike sentence -> bounds that strike it out when they all hold."""
     remedy: str = ""
-    """What fixes it, where this form of the cause wants another remedy than the cause's own; like
-    the next two, a sentence with places for numbers."""
+    """What to do, where this form of the cause wants another remedy than the cause's own; like
+    `verify` and `refuted_by`, a sentence with places for numbers."""
+    remedy_kind: RemedyKind | None = None
+    """Of that remedy, where it is of another kind than the cause's own."""
     verify: str = ""
     """What to look at after the fix, where that is another thing than for the cause."""
     refuted_by: str = ""

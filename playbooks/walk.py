@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from firstbad.playbooks.gate import Seen, all_hold, judge, observe
-from firstbad.playbooks.loader import REFERENCE, call_parts
+from firstbad.playbooks.loader import COMPLAINT, REFERENCE, call_parts
 from firstbad.playbooks.model import Call, Check, Layer, Playbook, Setting
 from firstbad.playbooks.results import (
     STRENGTHS,
@@ -23,9 +23,16 @@ OPEN: frozenset[Outcome] = frozenset({"pass", "waived"})
 
 
 def resolve_call(
-    call: Call, seen: Seen, noticed_step: int | None, finding_step: int | None = None
+    call: Call,
+    seen: Seen,
+    noticed_step: int | None,
+    finding_step: int | None = None,
+    symptoms: Sequence[str] = (),
 ) -> tuple[str, dict[str, Setting]]:
-    """Tool name and settings, with `$alias.field` replaced by what was measured."""
+    """Tool name and settings, with `$alias.field` replaced by what was measured.
+
+    `symptoms`: what is complained of, which `$complaint.WORD` asks for.
+    """
     name, settings = call_parts(call)
     resolved: dict[str, Setting] = {}
     for key, value in settings.items():
@@ -34,6 +41,8 @@ def resolve_call(
             resolved[key] = value
         elif reference[1] is None:
             resolved[key] = finding_step if reference[0] == "$finding_step" else noticed_step
+        elif reference[1] == COMPLAINT:
+            resolved[key] = any(reference[2] in symptom.split("_") for symptom in symptoms)
         else:
             resolved[key] = observe(seen, f"{reference[1]}.{reference[2]}")
     return name, resolved

@@ -20,6 +20,7 @@ LARGEST = 999.0
 
 SIGNALS = {
     "reward": "reward_mean",
+    "eval": "eval/reward_mean",
     "kl": "kl_ref",
     "entropy": "entropy",
     "length": "completion_length_mean",
@@ -52,6 +53,9 @@ class Around(Metrics):
     reward_before: float | None
     reward_after: float | None
     reward_z: float | None
+    eval_before: float | None
+    eval_after: float | None
+    eval_z: float | None
     outcome_before: float | None
     outcome_after: float | None
     outcome_z: float | None

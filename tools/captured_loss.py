@@ -14,9 +14,8 @@ from firstbad.tools.ledger import span_of, updates_of
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Capture, FloatArray, Run
+from firstbad.tools.token_losses import TokenLoss
 
-TOKEN_MEANS = ("dapo", "bnpo", "dr_grpo")
-"""Losses that sum over tokens; `grpo` sums the mean of each row."""
 KNOWN = 0.1
 """Standard error below which a coefficient is told."""
 FEWEST = 6
@@ -69,23 +68,23 @@ class _Row:
 def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
     """Loss of each micro-batch from its captured log-probs, advantages and mask, term by term.
 
-    -min(ratio A, clip(ratio) A) and beta x k3 summed over the trained tokens (for a loss of row
-    means: the mean of each row), times the micro-batch's scale over its denominator; the ledger's
-    losses are fitted by the two. Weights that correct for another sampler are not known here.
+    The policy term of the stated loss type and beta x k3, summed over the trained tokens (for a
+    loss of row means: the mean of each row), times the micro-batch's scale over its denominator;
+    the ledger's losses are fitted by the two. The term is -min(ratio A, clip(ratio) A), for cispo
+    -min(ratio, cap) A logp, for vespo -phi(sequence ratio) A logp, for sapo the soft gate. Weights
+    that correct for another sampler are not known here.
 
     Cannot tell: clipping where every ratio is 1, nor a gradient that is not that of its loss.
     """
+    loss_type = TokenLoss.of(run)
     beta = run.config.number("beta")
-    low = run.config.number("epsilon")
-    kind = run.config.text("loss_type")
-    if low is None or beta is None or kind not in (*TOKEN_MEANS, "grpo"):
-        raise NoData("loss type, clip range and KL weight are not all stated")
+    if beta is None:
+        raise NoData("the weight of KL in the loss (`beta`) is not stated")
     if any("importance_sampling_correction" in k and v for k, v in run.config.values.items()):
         raise NoData("importance weights scale the tokens of the loss")
     if any(_KL_KIND.search(k) and v not in K3 for k, v in run.config.values.items()):
         raise NoData("KL is estimated in another way than exp(d) - d - 1")
-    high = run.config.number("epsilon_high") or low
-    rows = list(_rows(run, beta, (low, high), by_row=kind == "grpo"))
+    rows = list(_rows(run, beta, loss_type))
     if len(rows) < FEWEST:
         raise NoData("fewer than six micro-batches whose tokens were captured")
     policy, kl, loss, plain = (
@@ -140,7 +139,7 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
     )
 
 
-def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> list[_Row]:
+def _rows(run: Run, beta: float, loss_type: TokenLoss) -> list[_Row]:
     found = []
     steps = np.intersect1d(run.captures.steps, np.array(run.flight.steps))
     chosen = steps[np.unique(np.linspace(0, len(steps) - 1, MOST_CAPTURES).astype(int))]
@@ -151,7 +150,7 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
         capture = run.captures.readable(step)
         if update is None or names is None or capture is None:
             continue
-        terms = _terms(capture, beta, clip, by_row=by_row)
+        terms = _terms(capture, beta, loss_type)
         place: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         for part in update.parts:
             own = [place[name] for name in part.samples if name in place]
@@ -167,7 +166,7 @@ def _rows(run: Run, beta: float, clip: tuple[float, float], *, by_row: bool) -> 
 
 
 def _terms(
-    capture: Capture, beta: float, clip: tuple[float, float], *, by_row: bool
+    capture: Capture, beta: float, loss_type: TokenLoss
 ) -> tuple[FloatArray, FloatArray, FloatArray] | None:
     """(R,) policy term, the same without clipping, and KL term of each row.
 
@@ -180,17 +179,15 @@ def _terms(
         return None
     if advantage.ndim == 1:
         advantage = np.broadcast_to(advantage[:, None], new.shape)
-    ratio = np.ones_like(new) if old is None else np.exp(new - old)
-    bounded = np.clip(ratio, 1 - clip[0], 1 + clip[1]) * advantage
-    plain = -ratio * advantage
-    policy = np.maximum(plain, -bounded)
     kl = np.zeros_like(new)
     if beta:
         if ref is None:
             return None
-        kl = beta * (np.exp(ref - new) - (ref - new) - 1)
-    size = np.maximum(mask.sum(axis=1), 1) if by_row else np.ones(len(mask))
-    found = [np.where(mask, t, 0.0).sum(axis=1) / size for t in (policy, plain, kl)]
+        with np.errstate(over="ignore", invalid="ignore"):  # at masked places, which are left out
+            kl = beta * (np.exp(ref - new) - (ref - new) - 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        policy, plain = loss_type.terms(new, new if old is None else old, advantage, mask)
+    found = [loss_type.sum_of_rows(t, mask) for t in (policy, plain, kl)]
     if not all(np.isfinite(t).all() for t in found):
         return None
     return found[0], found[1], found[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Table
+from firstbad.tools.loss_forms import KNOWN, OF_LOG_PROBS
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 from firstbad.tools.updates import updates_per_batch
@@ -51,6 +52,8 @@ class Declared(Metrics):
     beta: float | None
     max_grad_norm: float | None
     entropy_coefficient: float | None
+    loss_from_rollouts: bool
+    """False where a loss type is stated whose value does not follow from rollouts alone."""
     temperature: float | None
     top_p: float | None
     top_k: float | None
@@ -67,6 +70,7 @@ def read_declared(run: Run) -> Measured[Declared]:
     if not config.values:
         raise NoData("no configuration file (args.json, config.json, config.yaml)")
     low = [config.flag("bf16"), config.flag("fp16")]
+    loss = config.text("loss_type")
     metrics = Declared(
         n_settings=len(config.values),
         accumulation_steps=config.number("gradient_accumulation_steps"),
@@ -76,6 +80,7 @@ def read_declared(run: Run) -> Measured[Declared]:
         beta=config.number("beta"),
         max_grad_norm=config.number("max_grad_norm"),
         entropy_coefficient=config.number("entropy_coef"),
+        loss_from_rollouts=loss is None or (loss in KNOWN and loss not in OF_LOG_PROBS),
         temperature=config.number("temperature"),
         top_p=config.number("top_p"),
         top_k=config.number("top_k"),

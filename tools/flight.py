@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from firstbad.tools.asked import Asked
 from firstbad.tools.evidence import Source
 
 _LARGEST = 1e300
@@ -179,7 +180,7 @@ class FlightStep:
     parameters: tuple[ParameterGroup, ...] = ()
 
 
-class Flight:
+class Flight(Asked):
     """All that a recorder kept of a run; steps are read when asked for, and kept."""
 
     def __init__(
@@ -205,10 +206,8 @@ class Flight:
         self.versions: Mapping[str, str] = versions or {}
         self.device = device
         self.environment: Mapping[str, str] = environment or {}
-        self.sources = sources
+        super().__init__(sources)
         self.run_sources = tuple(run_sources)
-        self.asked: set[int] = set()
-        """Steps that were asked for since the set was last emptied."""
         self._load = load
         self._kept: dict[int, FlightStep] = {}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.fair_judge import fair_judge
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.judges import CALIBRATED, Judge, calibrate, judge_rows, judged_batches
 from firstbad.tools.numbers import percent
@@ -218,6 +219,7 @@ class _Judged:
         self.wrong_paid_others: float | None = None
         if not wanted:
             return
+        run = fair_judge(run).run
         try:
             batches = judged_batches(run)
             judge: Judge = calibrate(run, batches)

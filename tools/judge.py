@@ -35,6 +35,8 @@ class Judged(Metrics):
     """Batches in which it ended with another exit code than 0."""
     n_too_long: int
     """Batches in which it was stopped because it wrote too much."""
+    constant: bool
+    """All its scores are the same, which tells no rows apart."""
     score_lowest: float | None
     score_highest: float | None
     score_first: float | None
@@ -67,6 +69,7 @@ def read_judge(run: Run) -> Measured[Judged]:
         n_timeouts=counts["timeouts"],
         n_crashes=counts["crashes"],
         n_too_long=counts["too_long"],
+        constant=len(scores) > 1 and bool(np.ptp(scores) == 0),
         score_lowest=float(scores.min()) if len(scores) else None,
         score_highest=float(scores.max()) if len(scores) else None,
         score_first=round(float(thirds[0].mean()), 6) if len(thirds[0]) else None,

@@ -85,7 +85,7 @@ class ByCommand:
     @property
     def text(self) -> str:
         """In words; the bracket is left open."""
-        return f"against the judge of `--judge` (right from {self.at_least:g} on"
+        return f"against the judge of `--judge` (right from {self.at_least + 0.0:g} on"
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,8 @@ def calibrate(run: Run, batches: list[RolloutBatch], part: str = "") -> Judge:
         NoData: no part that could be the outcome, or no way to judge it.
         ToolInputError: no part of the name that was asked for.
     """
+    if run.judge is not None and len(set(run.judge.scores.values())) < 2:
+        raise NoData("the judge gives every row the same score, which tells no rows apart")
     early = earliest(run, batches)
     tops = _tops(run, batches, early, part)
     if not tops:

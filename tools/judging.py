@@ -10,6 +10,7 @@ from firstbad.tools.answer_forms import forms
 from firstbad.tools.answers import likely_extractor
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.fair_judge import fair_judge, goes_one_way
 from firstbad.tools.judges import (
     CALIBRATED,
     ByGold,
@@ -29,8 +30,11 @@ from firstbad.tools.stats import Stretch, least_rate, raised_stretch
 FEWEST = 60
 SURE_GAIN = 12.0
 """Log-likelihood a stretch of disagreement must gain, in nats, to be read as one."""
-ONE_WAY = 0.95
-"""Share of the disagreements that go one way above which only that way is dated."""
+ALL_ALONG = 0.03
+"""Share of disagreement outside a stretch from which on a judge that never agreed differs all
+along,"""
+ALL_ALONG_OF = 5.0
+"""... unless it is so many times as frequent inside."""
 SILENT = 0.05
 """Chance that the fault shows in none of the rows before its first hit: up to it they are good."""
 ALIKE = 15
@@ -44,6 +48,16 @@ class Judging(Dated):
 
     by_command: bool
     """Judged by the user's own judge, and not by plain comparison with gold answers."""
+    command_set_aside: bool
+    """There is a judge of the user's, and its scores were not used: they err both ways, or tell no
+    rows apart, and plain comparison does neither."""
+    command_has_threshold: bool
+    """Some threshold on its scores tells right from wrong; true without such a judge."""
+    command_agreement: float | None
+    """Its agreement with the score over all rows, where it was set aside for erring both ways."""
+    plain_agreement: float | None
+    """Of comparison with gold answers on the earliest rows, beside a judge of the user's that does
+    not agree with them."""
     n_rows: int
     """Rows that could be judged."""
     coverage: float
@@ -115,11 +129,14 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     boxed, last number, ...) and compared with the gold answer after plain normalisation, in the way
     that agrees best there. Above 99 % agreement it is a fair judge, and a change-point of the
     disagreement is an onset of its own. Where nearly all disagreement goes one way, its rate is
-    taken over the rows that can go that way. Below 99 %, only the direction of it counts.
+    taken over the rows that can go that way. Below 99 %, only the direction of it counts; a judge
+    of the user's that errs both ways is set aside where comparison with gold answers is fair.
 
     Cannot tell: answers that need more than plain comparison; rows whose gold answer is not known;
     a gold file that is wrong itself (see `check_gold`).
     """
+    fair = fair_judge(run, part)
+    run = fair.run
     batches = judged_batches(run)
     judge = calibrate(run, batches, part)
     judged = judge_rows(run, batches, judge)
@@ -131,7 +148,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     steps, inverse = np.unique(judged.steps, return_inverse=True)
     where: IntArray = inverse.astype(np.int64)
     could = np.ones(len(disagree), bool)
-    if more > ONE_WAY * disagree.sum():
+    if goes_one_way(judged):
         # Only the rows that can go wrong that way tell when it began.
         could = judged.right if rejected.sum() == more else ~judged.right
     totals = np.bincount(where, weights=could).astype(np.int64)
@@ -139,6 +156,10 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     if stretch is not None and (stretch.gain < SURE_GAIN or stretch.rate_in < 0.02):
         stretch = None
     calibrated = judge.agreement >= CALIBRATED and bool(judged.right.any())
+    if stretch is not None and not calibrated:
+        # A judge that never agreed differs from the start, more or less often as rows change.
+        apart = stretch.rate_in > ALL_ALONG_OF * stretch.rate_out
+        stretch = stretch if apart or stretch.rate_out < ALL_ALONG else None
     if stretch is None and disagree.mean() > 0.02:
         stretch = Stretch(0, len(steps), float(disagree.mean()), 0.0, 0.0)
     inside = np.ones(len(disagree), bool)
@@ -152,6 +173,10 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     reaches_end = stretch is not None and stretch.stop >= len(steps) - 1
     metrics = Judging(
         by_command=run.judge is not None,
+        command_set_aside=fair.set_aside,
+        command_has_threshold=fair.has_threshold,
+        command_agreement=fair.command_agreement,
+        plain_agreement=fair.plain_agreement,
         n_rows=len(disagree),
         coverage=_r(len(disagree) / max(1, all_rows)),
         calibrated=calibrated,

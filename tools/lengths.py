@@ -167,10 +167,9 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     batches = [b for b in run.rollouts.batches() if b.rewards or b.total is not None]
     if len(batches) < 6:
         raise NoData("rollouts with rewards of fewer than six steps")
-    counts = TokenCounts(run, batches)
     outcome = outcome_part(run, batches)
     rows = RowTable.of(run, batches)
-    n = rows.values(counts.rows)
+    n = TokenCounts(run, rows).rows
     thirds = np.array_split(np.arange(len(batches)), 3)
     of_third = np.concatenate([np.full(len(t), i) for i, t in enumerate(thirds)])[rows.step]
     means = [float(np.mean(part)) for part in np.array_split(rows.mean(n), 3)]

@@ -20,7 +20,9 @@ SEQUENCE_SUM = ("luspo", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 TOKENS_COUNT = (*TOKEN_MEAN, *SEQUENCE_SUM, "dr_grpo", "token-sum")
 """Losses in which a row weighs by its number of trained tokens."""
 OF_LOG_PROBS = ("cispo", "gpg", "vespo")
-"""Losses -A logp: at ratio 1 their value takes the log-prob of every token."""
+"""Losses -A logp: at ratio 1 their value is the token mean of that, which takes captured tokens."""
+KNOWN = (*TOKENS_COUNT, *OF_LOG_PROBS, "grpo", "sapo")
+"""Losses whose value is recomputed here."""
 BY_DEFAULT = {
     "ms-swift": None,  # resolved from other settings
     "prime-rl": None,
@@ -54,8 +56,24 @@ def loss_type(run: Run) -> str:
     return kind
 
 
-def loss_form(run: Run, rows: RowTable, n: FloatArray) -> LossForm:
+def cap_of_weight(run: Run) -> float | None:
+    """The most that a CISPO loss weighs a token by; None where it is 1 and an offset, or not known.
+
+    In TRL `epsilon_high` is the cap itself, and where it is not set it is `epsilon`, so that 0.2
+    scales every token. verl, and others where it is below 1, mean an offset from 1.
+    """
+    low, high = run.config.number("epsilon"), run.config.number("epsilon_high")
+    if run.framework in ("trl", "ms-swift"):
+        return high or low
+    return high if high is not None and high >= 1 else None
+
+
+def loss_form(
+    run: Run, rows: RowTable, n: FloatArray, log_probs: FloatArray | None = None
+) -> LossForm:
     """The form of the run's loss; `n` (N,) are trained tokens, 0 in rows left out of the loss.
+
+    `log_probs` (N,) are summed over these tokens; only losses -A logp need them.
 
     Sources: TRL 1.16 `_compute_loss`, verl 0.9.1 `agg_loss`. The ratio of a sequence (GSPO) is 1 as
     well, so its level makes no difference here.
@@ -78,19 +96,19 @@ def loss_form(run: Run, rows: RowTable, n: FloatArray) -> LossForm:
         scaled = rows.advantage * 2.0 / np.where(rows.advantage > 0, above, below)
         form = scaled * trained, size, of_rows
     elif kind == "dr_grpo":
-        form = weight, size * (cap := _width(run, kind, "max_completion_length")), per_row / cap
+        width = _width(run, kind, "max_completion_length")
+        form = weight, size * width, per_row / width
     elif kind in SEQUENCE_SUM:
         width = _width(run, kind, "loss_scale_factor") if kind.endswith("norm") else 1.0
         form = weight, size * width, per_row / width
     elif kind == "token-sum":
         form = weight, np.ones_like(size), tokens
-    elif kind in OF_LOG_PROBS:
-        raise NoData(
-            f"the loss type is {kind}, whose value at ratio 1 takes the log-prob of every token, "
-            "which rollouts do not hold"
-        )
+    elif kind in OF_LOG_PROBS and log_probs is not None:
+        cap = cap_of_weight(run) if kind == "cispo" else None
+        weight = rows.advantage * log_probs * min(1.0, cap or 1.0)
+        form = weight, np.maximum(tokens, 1.0), np.ones_like(size)
     else:
-        raise NoData(f"no identity is known for the loss type {kind}")
+        raise NoData(f"not computed for the loss type {kind}: no identity is known for it")
     weight, denominator, of_kl = form
     return LossForm(weight, denominator, np.ones_like(size) if run.framework == "verl" else of_kl)
 

@@ -98,15 +98,16 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
     On the first pass over fresh rollouts every ratio is 1, so the loss is -sum(A n)/sum(n) for
     token-mean losses (dapo, bnpo), -mean(A) for sequence-mean ones (grpo, also at sequence level),
     -mean(2A/t) for sapo with its temperatures t, -sum(A n)/(B L_max) for a constant denominator
-    (dr_grpo), -mean(A n) for sequence sums (luspo), plus beta x mean KL. n: trained tokens. Where a
-    row is logged for several steps, or several updates share a batch, means over the same steps are
-    compared. A slope that is a whole number or its inverse names a factor; a change of slope dates
-    it. One step that alone makes another slope than the rest is left out. A slope that follows the
-    mean over the longest length of each step tells of padding in the denominator.
+    (dr_grpo), -mean(A n) for sequence sums (luspo), plus beta x mean KL. n: trained tokens. Losses
+    -A logp (cispo, vespo, gpg) are -sum(A S)/sum(n) with S the summed log-probs of a row's trained
+    tokens, over the steps that were captured whole. Where a row is logged for several steps, or
+    several updates share a batch, means over the same steps are compared. A slope that is a whole
+    number or its inverse names a factor; a change of slope dates it. One step that alone makes
+    another slope than the rest is left out. A slope that follows the mean over the longest length
+    of each step tells of padding in the denominator.
 
     Cannot tell: anything from the raw level of the loss; nor where ratio is not 1, or the rows
-    trained on are not those written down; nor for losses -A logp (cispo, vespo), whose value takes
-    the log-prob of every token.
+    trained on are not those written down; nor for a loss of another type.
     """
     terms, counts = collect_terms(run, fewest=FEWEST)
     carried_by: int | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
-from firstbad.tools.loss_forms import loss_form, loss_type, policy_loss
+from firstbad.tools.loss_forms import OF_LOG_PROBS, loss_form, loss_type, policy_loss
 from firstbad.tools.loss_units import SCHEDULED, Units
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
@@ -17,6 +17,7 @@ from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, Run, Signal
 from firstbad.tools.stats import pearson
 from firstbad.tools.token_counts import TokenCounts
+from firstbad.tools.trained_log_probs import trained_log_probs
 from firstbad.tools.updates import updates_per_batch
 
 TOKENS_APART = 0.3
@@ -98,13 +99,24 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     if rows_complete(run) is False:
         raise NoData("the rollouts hold only part of the rows of a step, the loss is over all")
     beta = 0.0 if whole is None or kl_in_reward(run) else _kl_weight(run)
+    summed = None
+    if (kind := loss_type(run)) in OF_LOG_PROBS:
+        captured = trained_log_probs(run, batches)
+        batches = [b for b in batches if b.step in captured]
+        if len(batches) < fewest:
+            raise NoData(
+                f"not computed for the loss type {kind}: it takes the log-prob of every token, "
+                f"which captures of {len(batches)} whole steps hold; at least {fewest} are needed"
+            )
+        summed, trained = (np.concatenate([captured[b.step][i] for b in batches]) for i in range(2))
     rows = RowTable.of(run, batches)
     units = Units(run, rows.steps, loss.steps)
     if len(units) < fewest:
         raise NoData(_too_few(run, len(units), fewest))
-    counts = TokenCounts(run, batches)
-    trained = trained_tokens(run, rows, counts, units)
-    form = loss_form(run, rows, trained)
+    counts = TokenCounts(run, rows)
+    if summed is None:
+        trained = trained_tokens(run, rows, counts, units)
+    form = loss_form(run, rows, trained, summed)
     policy, spread = policy_loss(form, rows)
     weights = units.logged(_engine_weight(run))  # of what an engine sampled, not scored by it
     weights = np.where(np.isfinite(weights), weights, 1.0)
@@ -113,7 +125,8 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     k = np.zeros(len(units)) if run.signals.get("kl_ref") is None else k
     if whole is not None:  # a declared bonus
         logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
-    padded = _over_padding(run, rows, trained, units.of_batches(beta * k), units)
+    weighed = rows.advantage * trained if summed is None else form.weight
+    padded = _over_padding(run, rows, trained, weighed, units.of_batches(beta * k), units)
     columns = np.column_stack(
         [
             units.steps,
@@ -199,7 +212,7 @@ def _miscounted(run: Run, rows: RowTable, counts: TokenCounts, units: Units) -> 
     Where generation runs on behind the answer, the text does not tell which rows were cut.
     """
     cut = np.nan_to_num(units.logged(run.signals.get("truncation_rate"))) > 0
-    mean = units.mean(rows.mean(rows.values(counts.rows)))
+    mean = units.mean(rows.mean(counts.rows))
     apart = mean - units.logged(run.signals.get("completion_length_mean"))
     found: BoolArray = cut & (np.abs(apart) > TOKENS_APART)
     return found
@@ -226,9 +239,9 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts, units: Units) 
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-    n = rows.values(counts.rows)
+    n = counts.rows
     if run.config.flag("mask_truncated_completions") is True:
-        n = np.where(rows.values(counts.cut), 0.0, n)
+        n = np.where(counts.cut, 0.0, n)
     mean = rows.mean(n)
     count = units.logged(run.signals.get("trained_tokens_mean"))
     per_row = count / units.mean(MicrobatchRows(run).of_steps(rows))
@@ -250,17 +263,17 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts, units: Units) 
 
 
 def _over_padding(
-    run: Run, rows: RowTable, n: FloatArray, kl: FloatArray, units: Units
+    run: Run, rows: RowTable, n: FloatArray, weighed: FloatArray, kl: FloatArray, units: Units
 ) -> FloatArray:
     """(S,) loss at ratio 1 summed over tokens, over rows times the longest row of the step.
 
-    `kl` (S,) is the weighed mean per token.
+    `weighed` (N,) is the negative of each row's sum, `kl` (S,) the weighed mean per token.
     """
     longest = rows.highest(n)
     if units.plain:
         logged = rows.logged(run.signals.get("completion_length_max"))
         longest = np.where(np.isfinite(logged), logged, longest)
     tokens = np.bincount(rows.step, weights=n, minlength=len(rows.steps))
-    weighed = np.bincount(rows.step, weights=rows.advantage * n, minlength=len(rows.steps))
-    found: FloatArray = (kl * tokens - weighed) / np.maximum(rows.size * longest, 1.0)
+    total = np.bincount(rows.step, weights=weighed, minlength=len(rows.steps))
+    found: FloatArray = (kl * tokens - total) / np.maximum(rows.size * longest, 1.0)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -74,11 +75,14 @@ def explain_rows(
     if len(a) < FEWEST or len(b) < FEWEST:
         return None
     a, b = a[:: max(1, len(a) // 2000)], b[:: max(1, len(b) // 2000)]
+    most = int((2 - 2 * PURE) * len(a) + 1e-9)  # marked rows that may lack a flag
     best: Pattern | None = None
     for name, measure in {**(flags or {}), **PROPERTIES}.items():
+        if name not in PROPERTIES:
+            without = (i for i in a if not measure(rows[i]))
+            if sum(1 for _ in islice(without, most + 1)) > most:
+                continue  # whatever the others are
         x = np.array([measure(rows[i]) for i in a])
-        if name not in PROPERTIES and x.mean() + 1 < 2 * PURE - 1e-9:
-            continue  # whatever the others are
         y = np.array([measure(rows[i]) for i in b])
         if name in PROPERTIES:
             purity, text = _threshold(x, y, name)

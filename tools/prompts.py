@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import total_reward
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
-BESIDE = 10
-"""Steps on each side of a change of phase that are shown."""
-
-AROUND = 5
-"""Steps from one on whose prompts are held against the ten before them."""
+SDS, SHARE = 5.0, 0.1
+"""Spreads of a step, and share of the level, by which prompts differ where they changed."""
+AROUND, BESIDE = 5, 10
+"""Steps from one on whose prompts are held against those of the steps before it."""
 MORE_WORDS, MORE_PROMPTS = 0.1, 0.3
 """Shares of words, and of prompts, beyond the usual from which they are others."""
 
@@ -32,26 +30,27 @@ class Prompts(Dated):
     new_words_share: float | None
     """Of the words after the change: not seen before it."""
     changed: bool
+    steps_off: int | None
+    """Steps between that change and the step that was asked about; None without either."""
 
 
 @tool
-def compare_prompts(run: Run) -> Measured[Prompts]:
-    """A lasting change of the prompt mix.
+def compare_prompts(
+    run: Run, *, at_step: int | None = None, sds: float = SDS, share: float = SHARE
+) -> Measured[Prompts]:
+    """A lasting change of the prompt mix, and how far it lies from another change.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
-    when the levels differ by more than five spreads of a step and by more than a tenth. Where the
-    record names phases of the data, a table shows both sides of each change.
+    when the levels differ by more than `sds` spreads of a step and by more than `share`.
 
     Cannot tell: a change of difficulty between prompts that look alike.
     """
     batches = list(run.rollouts.batches())
     if not batches:
         raise NoData("no rollouts with their prompts")
-    asked = [prompts_of_groups(batch) for batch in batches]
-    w = np.array([sum(len(p.split()) for p in prompts) / len(prompts) for prompts in asked])
-    characters = np.array([sum(map(len, prompts)) / len(prompts) for prompts in asked])
+    w, characters = _sizes(batches)
     steps = [b.step for b in batches]
-    at, sds, changed = _change(w, characters)
+    at, spreads, changed = _change(w, characters, sds, share)
     fresh = None
     if at is not None:
         old = {t for b in batches[:at] for p in set(b.prompts) for t in p.split()}
@@ -62,11 +61,12 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
     metrics = Prompts(
         n_steps=len(batches),
         n_distinct=distinct,
-        shift_sds=round(min(sds, 1e6), 4),
+        shift_sds=round(min(spreads, 1e6), 4),
         words_before=round(float(w[:at].mean()), 3) if at else None,
         words_after=round(float(w[at:].mean()), 3) if at else None,
         new_words_share=fresh,
         changed=changed,
+        steps_off=abs(steps[at] - at_step) if bad and at and at_step is not None else None,
         last_good_step=steps[at - 1] if bad and at else None,
         first_bad_step=steps[at] if bad and at is not None else None,
     )
@@ -86,47 +86,7 @@ def compare_prompts(run: Run) -> Measured[Prompts]:
         if bad and at
         else (),
     )
-    phases = _phases(run, batches)
-    return Measured(
-        metrics,
-        text,
-        tables=tuple(t for t in (table, phases) if t.rows),
-        signal="mix of prompts",
-    )
-
-
-def _phases(run: Run, batches: list[RolloutBatch]) -> Table:
-    """Prompts, answers and rewards in the steps on both sides of each change of phase on record."""
-    rows: list[tuple[Scalar, ...]] = []
-    changes = sorted({e.step for e in run.events if e.kind == "phase" and e.step is not None})
-    for step in changes:
-        before = [b for b in batches if b.step < step][-BESIDE:]
-        after = [b for b in batches if b.step >= step][:BESIDE]
-        if before and after:
-            rows += [
-                (step, "before", *_figures(run, before)),
-                (step, "after", *_figures(run, after)),
-            ]
-    return Table(
-        title="both sides of each change of phase",
-        columns=("step", "side", "steps", "words of a prompt", "words of an answer", "reward"),
-        rows=tuple(rows[:40]),
-        cut_rows=max(0, len(rows) - 40),
-    )
-
-
-def _figures(run: Run, batches: list[RolloutBatch]) -> tuple[Scalar, ...]:
-    prompts = [len(p.split()) for b in batches for p in prompts_of_groups(b)]
-    answers = [len(text.split()) for b in batches for text in b.completions]
-    totals = [total for b in batches if (total := total_reward(run, b)) is not None]
-    scored = np.concatenate(totals) if totals else np.empty(0)
-    reward = float(np.nanmean(scored)) if np.isfinite(scored).any() else None
-    return (
-        f"{batches[0].step} to {batches[-1].step}",
-        round(float(np.mean(prompts)), 2),
-        round(float(np.mean(answers)), 2),
-        None if reward is None else round(reward, 4),
-    )
+    return Measured(metrics, text, tables=(table,) if table.rows else (), signal="mix of prompts")
 
 
 def other_prompts_at(run: Run, step: int) -> bool | None:
@@ -171,10 +131,28 @@ def prompts_of_groups(batch: RolloutBatch) -> list[str]:
     return [first[group] for group in sorted(first)]
 
 
-def _change(words: FloatArray, characters: FloatArray) -> tuple[int | None, float, bool]:
+def prompt_change(batches: list[RolloutBatch]) -> int | None:
+    """Index of the first batch with other prompts; None where they do not change for good."""
+    if not batches:
+        return None
+    at, _, changed = _change(*_sizes(batches), SDS, SHARE)
+    return at if changed else None
+
+
+def _sizes(batches: list[RolloutBatch]) -> tuple[FloatArray, FloatArray]:
+    """(S,) mean number of words, and of characters, of the prompts of each batch."""
+    asked = [prompts_of_groups(batch) for batch in batches]
+    words = [sum(len(p.split()) for p in prompts) / len(prompts) for prompts in asked]
+    characters = [sum(map(len, prompts)) / len(prompts) for prompts in asked]
+    return np.array(words), np.array(characters)
+
+
+def _change(
+    words: FloatArray, characters: FloatArray, sds: float, share: float
+) -> tuple[int | None, float, bool]:
     shifts = [s for s in (level_shift(words), level_shift(characters)) if s is not None]
     if not shifts:
         return None, 0.0, False
     best = max(shifts, key=lambda s: s.sds)
-    large = abs(best.after - best.before) > 0.1 * max(abs(best.before), 1e-9)
-    return best.index, best.sds, bool(best.sds > 5 and large)
+    large = abs(best.after - best.before) > share * max(abs(best.before), 1e-9)
+    return best.index, best.sds, bool(best.sds > sds and large)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -18,7 +18,7 @@ from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Evidence, Metrics, Origin, Scalar, Source, StepWindow, Table
 from firstbad.tools.run import Run
-from firstbad.tools.used import Watched, unique
+from firstbad.tools.used import Watched
 
 M = TypeVar("M", bound=Metrics)
 F = TypeVar("F", bound=Callable[..., "Measured[Any]"])
@@ -78,6 +78,7 @@ _MODULES = (
     "clipping",
     "completion_ids",
     "critic",
+    "cut_answers",
     "cut_scores",
     "cut_switches",
     "data_position",
@@ -86,6 +87,7 @@ _MODULES = (
     "dirty_samples",
     "duplicates",
     "engine_tokens",
+    "evaluations",
     "events",
     "first_pass",
     "fit_probe",
@@ -123,12 +125,14 @@ _MODULES = (
     "part_units",
     "part_weights",
     "passes",
+    "phases",
     "policy_lag",
     "precision",
     "process_signs",
     "processed_logprobs",
     "prompt_ids",
     "prompts",
+    "ratio_grid",
     "ratio_limit",
     "ratios",
     "recompute",
@@ -274,9 +278,9 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
     return Evidence(
         **common,
         status="measured",
-        metrics=cast(dict[str, bool | int | float | None], measured.metrics.model_dump()),
+        metrics=measured.metrics.model_dump(),
         tables=measured.tables,
-        sources=unique([*watched.files(), *measured.sources]),
+        sources=watched.files(measured.sources),
         window=StepWindow(first=window[0], last=window[1]) if window else None,
         summary=measured.summary,
         signal=measured.signal,

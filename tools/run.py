@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from firstbad.tools.asked import Asked
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.flight import Flight
@@ -44,6 +45,15 @@ class Signal:
     def at(self, step: int) -> float | None:
         """Value at a step, or None."""
         return self._by_step.get(step)
+
+    def on(self, steps: IntArray) -> FloatArray:
+        """(N,) values at these steps, NaN where there is none."""
+        found = np.full(len(steps), np.nan)
+        place = np.searchsorted(self.steps, steps)
+        there = place < len(self.steps)
+        there[there] = self.steps[place[there]] == steps[there]
+        found[there] = self.values[place[there]]
+        return found
 
     @cached_property
     def _by_step(self) -> dict[int, float]:
@@ -174,7 +184,7 @@ _ROW_BYTES = 300
 """About what a row takes in memory beside its characters."""
 
 
-class Rollouts:
+class Rollouts(Asked):
     """Rollouts by step, read when asked for; a bounded number of batches is kept."""
 
     def __init__(
@@ -190,13 +200,11 @@ class Rollouts:
 
         `sources` names the files of a step, `answers` those that right answers were joined from.
         """
+        super().__init__(sources)
         self.steps: IntArray = np.array(sorted(steps), np.int64)
-        self.sources = sources
         self.answers = answers
         self.grouped_by: tuple[Source, ...] = ()
         """Files that state the size of a group, where rows do not name theirs."""
-        self.asked: set[int] = set()
-        """Steps that were asked for since the set was last emptied."""
         self.tables: dict[object, object] = {}
         """What tools made of several batches that are kept, for the next one that asks."""
         self._load = load
@@ -288,7 +296,7 @@ class Capture:
         return None if found is None else np.asarray(found) != 0
 
 
-class Captures:
+class Captures(Asked):
     """Captures by step, read when asked for; a bounded number of bytes is kept."""
 
     def __init__(
@@ -303,10 +311,8 @@ class Captures:
 
         `sources` names the files of a step.
         """
+        super().__init__(sources)
         self.steps: IntArray = np.array(sorted(steps), np.int64)
-        self.sources = sources
-        self.asked: set[int] = set()
-        """Steps that were asked for since the set was last emptied."""
         self._load = load
         self.unreadable: dict[int, str] = {}
         """Why a capture could not be read, by step."""
@@ -454,6 +460,8 @@ class Run:
     signals: Signals
     config: Config = field(default_factory=Config)
     rollouts: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
+    evaluations: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
+    """Rollouts of evaluations, which no step was trained on."""
     captures: Captures = field(default_factory=lambda: Captures((), _no_capture))
     checkpoints: tuple[Checkpoint, ...] = ()
     events: tuple[Event, ...] = ()

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from firstbad.tools.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
+_TEXT = "tag:yaml.org,2002:str"
 
 
 class Strict(BaseModel):
@@ -25,6 +26,12 @@ def _once() -> Any:
     import yaml  # here, since readers that open a run load no YAML
 
     class Once(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+            # Nearly all of a file is text, which needs none of what other kinds of values do.
+            if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):
+                return node.value
+            return super().construct_object(node, deep=deep)
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)

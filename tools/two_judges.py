@@ -10,6 +10,7 @@ import numpy as np
 from firstbad.tools.answers import likely_extractor
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.fair_judge import fair_judge
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.judges import ByGold, judged_batches
 from firstbad.tools.registry import Measured, tool
@@ -100,6 +101,9 @@ def compare_judges(run: Run) -> Measured[TwoJudges]:
 
     Cannot tell: which of the two judges is right; a judge that the policy has learned to please.
     """
+    fair = fair_judge(run)
+    if fair.command_agreement is not None and fair.command_agreement < 0.5:
+        run = fair.run  # less seems to be better for the user's judge
     batches = judged_batches(run)
     rows = RowTable.of(run, batches)
     judged = _judged(run, batches)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firstbad.tools.evidence import Source
 from firstbad.tools.run import Run
 
@@ -21,6 +23,7 @@ class Watched(Run):
         self.__dict__.update(run.__dict__)
         self._asked: set[str] = set()
         run.rollouts.asked.clear()
+        run.evaluations.asked.clear()
         run.captures.asked.clear()
         run.flight.asked.clear()
 
@@ -30,27 +33,24 @@ class Watched(Run):
             object.__getattribute__(self, "_asked").add(name)
         return object.__getattribute__(self, name)
 
-    def files(self) -> tuple[Source, ...]:
-        """Every file that was read so far for what was asked, each once, in a fixed order."""
+    def files(self, more: Sequence[Source] = ()) -> tuple[Source, ...]:
+        """Every file that was read so far for what was asked, each once, in a fixed order.
+
+        `more` are files beside those.
+        """
         asked = frozenset(self._asked)
         found = [*self.sources] if "signals" in asked else []
         found += self.config.sources if "config" in asked else ()
         found += self.rollouts.grouped_by if self.rollouts.asked else ()
         found += self.flight.run_sources if "flight" in asked else ()
-        for part in (self.rollouts, self.captures, self.flight):
-            for step in sorted(part.asked):
-                found += part.sources(step)
+        for part in (self.rollouts, self.evaluations, self.captures, self.flight):
+            found += part.files()
         found += self.event_sources if "events" in asked else ()
         if "vocabulary" in asked and self.vocabulary is not None:
             found += self.vocabulary.sources
         if "judge" in asked and self.judge is not None:
             found.append(self.judge.source)
-        return unique(found)
-
-
-def unique(sources: list[Source]) -> tuple[Source, ...]:
-    """Each file once, as what it was first read as."""
-    found: dict[str, Source] = {}
-    for source in sources:
-        found.setdefault(source.ref, source)
-    return tuple(found.values())
+        once: dict[str, Source] = {}
+        for source in (*found, *more):
+            once.setdefault(source.ref, source)  # as what it was first read as
+        return tuple(once.values())

@@ -169,7 +169,7 @@ def _view(
         focus_title=focus_title(verdict),
         focus=tuple(
             listed[id_]
-            for id_ in dict.fromkeys((*cited, *(both_sides(evidence) if cited else ())))
+            for id_ in dict.fromkeys((*cited, *both_sides(evidence)))
             if id_ in listed
             and evidence[id_].tool != READS_TEXT
             and evidence[id_].status == "measured"

@@ -38,6 +38,11 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "the KL per answer that a converged policy would spend, mean squared advantage / "
         "(2 beta^2); near 100 % the KL weight alone holds the policy in place",
     ),
+    "looked for": (
+        r"\blooked for [<>=!]",
+        "a condition of an earlier test of the same check; it was not met, so that a later test "
+        "decided",
+    ),
     "loss mask": (r"\bloss mask\b", "which tokens the loss is computed on"),
     "nats": (r"\bnats\b", "natural units of log-probability: 0.1 nats is a factor of 1.1"),
     "ratio": (
@@ -52,11 +57,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
     "spread from step to step": (
         r"\bspread from step to step\b",
         "standard deviation of what one step changes by chance",
-    ),
-    "stronger test needs": (
-        r"\bstronger test needs\b",
-        "a condition for a stronger or stricter test of the same check; not met, so that the next "
-        "test decided",
     ),
     "surprise": (
         r"\bsurprise\b",

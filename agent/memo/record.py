@@ -18,8 +18,9 @@ from firstbad.tools.run import Run
 
 READS_TEXT = "read_rollouts"
 """The tool whose table holds rollouts before and after."""
-BOTH_SIDES = ("compare_states", "classify_reproduction")
-"""Tools whose tables are shown whatever led: what was captured, and where reruns fail."""
+BOTH_SIDES = ("compare_states", "classify_reproduction", "compare_phases")
+"""Tools whose tables are shown whatever led: what was captured, where reruns fail, and both sides
+of what happened."""
 ROLLOUT = 1200
 """Longest rollout shown."""
 PAIRS = 4
@@ -48,11 +49,11 @@ def focus(verdict: Verdict) -> tuple[str, ...]:
 
 
 def focus_title(verdict: Verdict) -> str:
-    """Heading over that evidence; empty when there is none."""
+    """Heading over that evidence."""
     if verdict.leading is not None:
         return f"Evidence for `{verdict.leading.layer}`"
     closed_at = blocker(verdict.layers)
-    return f"Evidence so far for `{closed_at}`" if closed_at else ""
+    return f"Evidence so far for `{closed_at}`" if closed_at else "Both sides of what happened"
 
 
 def pairs(

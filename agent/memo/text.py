@@ -143,7 +143,14 @@ def _prose(text: str) -> str:
     if not _RISKY.search(text):
         return _escaped(text)
     words = re.split(r"([ |]+)", text)
-    return _joined([code(w) if _RISKY.search(w) else _escaped(w) for w in words])
+    return _joined([_risky_code(w) if _RISKY.search(w) else _escaped(w) for w in words])
+
+
+def _risky_code(word: str) -> str:
+    """As code, without the punctuation of the sentence around it."""
+    core = word.strip("().,;:") or word
+    before, _, after = word.partition(core)
+    return _escaped(before) + code(core) + _escaped(after)
 
 
 def _joined(parts: list[str]) -> str:

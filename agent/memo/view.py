@@ -41,6 +41,8 @@ class CheckView:
     evidence: tuple[str, ...]
     is_fact: bool
     """True for a check that was read although its layer was not reached."""
+    lacks_data: bool
+    """True for a check that stayed undecided and of which nothing was observed."""
 
 
 @dataclass(frozen=True)

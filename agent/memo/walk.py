@@ -24,7 +24,7 @@ _PHRASES = {
     "needs": "needs",
     "fail_if": "fails if",
     "doubt_if": "in doubt if",
-    "looked_for": "stronger test needs",
+    "looked_for": "looked for",
 }
 
 
@@ -72,6 +72,9 @@ def _check(result: CheckResult, asks: str, reached: bool) -> CheckView:
         excludes_not=result.excludes_not,
         evidence=result.evidence,
         is_fact=not reached and result.outcome != "not_reached",
+        lacks_data=result.outcome == "inconclusive"
+        and result.reason == "evidence_missing"
+        and all(c.observed is None for c in result.clauses),
     )
 
 

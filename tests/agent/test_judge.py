@@ -248,6 +248,28 @@ def test_an_incident_keeps_its_judge(run: str, judge: Callable[[str], str]) -> N
         investigate(resume=incident.id, judge=JudgeOrder("true"))
 
 
+def test_a_folder_from_elsewhere_starts_no_judge(
+    run: str, judge: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may come from anyone: the command it names runs only where the user repeats it."""
+    mark = tmp_path / "mark"
+    command = judge(f"open({str(mark)!r}, 'w')\nraise SystemExit(3)")
+    with pytest.raises(UserError, match="mend it, then go on with: .* --judge "):
+        investigate(run, judge=JudgeOrder(command), out=tmp_path / "elsewhere")
+    (folder,) = (tmp_path / "elsewhere").iterdir()
+    mark.unlink()
+    with pytest.raises(UserError, match="where the command is yours, repeat it: --judge"):
+        investigate(resume=str(folder))
+    with pytest.raises(UserError, match="keeps the judge"):
+        investigate(resume=str(folder), judge=JudgeOrder("true"))
+    assert not mark.exists()
+    assert cli.main(["investigate", "--resume", str(folder), "--judge", command]) == 2
+    assert mark.exists()
+    judge(SOUND)  # mended, under the same name
+    assert cli.main(["investigate", "--resume", str(folder), "--judge", command]) == 1
+    capsys.readouterr()
+
+
 def test_its_whole_group_is_ended(tmp_path: Path) -> None:
     """What it started in the background goes with it, and does not hold its end up."""
     pid = tmp_path / "pid"

@@ -649,6 +649,24 @@ def test_evidence_list_says_how_to_recompute_each_number() -> None:
         assert f'<details class="evidence" id="{id_}">' in made.html
 
 
+def test_what_had_no_data_is_named_in_a_line_and_told_once() -> None:
+    """Nothing was observed there: the reason stands under what was not checked."""
+    why = NotChecked(layer="records", check="main", why="no rollouts in this run")
+    lacking = undetermined(not_checked=(why,))
+    told = memo(lacking).markdown
+    assert told.count("no rollouts in this run") == 2  # why of the layer, and not checked
+    assert "- without data (more under “Not checked”): `records.main`\n" in told
+    assert "Tools that found no data:\n\n- E12 `check_masks`: no captures in this run\n" in told
+    assert "firstbad tools run check_masks" not in told
+    (lacks, decided) = lacking.checks[1], lacking.checks[0]
+    observed = lacks.model_copy(
+        update={"clauses": (clause("rows.n_rows", ">=", 100.0, 60, role="needs"),)}
+    )
+    some = memo(lacking.model_copy(update={"checks": (decided, observed)})).markdown
+    assert "`rows.n_rows` 60 (needs >= 100: not met)" in some
+    assert "without data" not in some
+
+
 def test_every_file_is_named_with_its_digest_and_long_lists_are_one_line() -> None:
     dumps = Source(
         kind="capture", ref="dumps/1.npz", last="dumps/99.npz", files=1234, digest="sha256:bbbb"

@@ -141,3 +141,8 @@ def test_command_is_quoted_for_a_shell() -> None:
         "--set",
         "on=true",
     ]
+
+
+def test_punctuation_around_an_address_stays_outside_of_its_code() -> None:
+    link = "https://github.com/a/b/issues/1"
+    assert markdown(f"on record (see {link}).") == f"on record (see `{link}`)."

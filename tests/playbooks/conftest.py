@@ -286,8 +286,11 @@ def make_verdict(
     )
 
 
-def make_moves(*moves: tuple[str, int, str]) -> Table:
-    """The window's table of signals that moved: signal, first bad step, manner."""
+def make_moves(*moves: tuple[str, int, str], every: int = 1) -> Table:
+    """The window's table of signals that moved: signal, first bad step, manner.
+
+    A value is logged every so many steps.
+    """
     return Table(
         title="signals that moved",
         columns=(
@@ -301,7 +304,7 @@ def make_moves(*moves: tuple[str, int, str]) -> Table:
             "sets the window",
         ),
         rows=tuple(
-            (name, step - 1, step, manner, 1.0, 0.0, 9.0, name != "step_time")
+            (name, step - every, step, manner, 1.0, 0.0, 9.0, name != "step_time")
             for name, step, manner in moves
         ),
     )
@@ -342,7 +345,8 @@ def verdict() -> Callable[..., Verdict]:
 def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Verdict]:
     """The verdict on a run by name: recorded, or `synthetic/NAME`, which is made on the spot.
 
-    Each run is walked once, for all files of tests and all workers.
+    A synthetic run is walked with the complaint of its case, a recorded one without any; each
+    once, for all files of tests and all workers.
     """
     own = tmp_path_factory.mktemp("walked")
     shared = own
@@ -351,13 +355,13 @@ def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Verdic
         shared.mkdir(exist_ok=True)
 
     @cache
-    def verdict(run: str, complaint: str = "") -> Verdict:
+    def verdict(run: str) -> Verdict:
         kind, _, name = run.rpartition("/")
-        told = shared / f"{kind}-{name}-{bool(complaint)}.json"
+        told = shared / f"{kind}-{name}.json"
         if told.exists():
             return Verdict.model_validate_json(told.read_bytes())
-        folder = own / ("told" if complaint else "untold") / name
-        path = all_cases()[name].write(folder) if kind else RUNS / name
+        path = all_cases()[name].write(own / name) if kind else RUNS / name
+        complaint = all_cases()[name].complaint if kind else ""
         done = investigate(str(path), complaint, out=own / "incidents")
         assert isinstance(done, Finished)
         write_atomic(told, done.verdict.model_dump_json())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from pydantic import ValidationError
 
 from firstbad.playbooks.causes import causes
+from firstbad.playbooks.findings import build_finding
+from firstbad.playbooks.gate import judge
 from firstbad.playbooks.loader import load, shipped
-from firstbad.playbooks.model import Cause
+from firstbad.playbooks.model import Cause, Check
+from firstbad.tools.evidence import Evidence
 
 # Copied from the reference, with the layer of each. Ids are compared by other people's scripts:
 # a line may be added here, and none changed or taken away.
@@ -136,8 +140,11 @@ def test_a_remedy_that_a_check_gives_never_only_makes_steps_smaller() -> None:
     for name in shipped():
         for layer in load(name).playbook.layers:
             for pointer in (p for c in layer.checks for p in c.points_to):
-                fixes = causes()[pointer.cause].remedy_kind == "fixes"
-                assert not (fixes and SMALLER_STEPS.search(pointer.remedy)), pointer.remedy
+                kind = pointer.remedy_kind or causes()[pointer.cause].remedy_kind
+                assert not (kind == "fixes" and SMALLER_STEPS.search(pointer.remedy)), (
+                    pointer.remedy
+                )
+                assert pointer.remedy or not pointer.remedy_kind
 
 
 def test_the_word_for_smaller_steps_finds_them() -> None:
@@ -185,3 +192,30 @@ def test_shipped_playbooks_point_to_causes_of_the_list(name: str) -> None:
     pointed = {p.cause for layer in book.layers for c in layer.checks for p in c.points_to}
     assert pointed <= set(causes())
     assert "none.healthy" not in pointed
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_what_only_finds_out_is_an_experiment(name: str) -> None:
+    """A remedy that begins with looking, comparing or two runs changes nothing by itself."""
+    finds_out = re.compile(r"^(two runs|run the batch|close the layers|read twenty)")
+    pointers = [p for la in load(name).playbook.layers for c in la.checks for p in c.points_to]
+    found = [p for p in pointers if finds_out.match(p.remedy)]
+    assert found
+    assert {p.remedy_kind for p in found} == {"experiment"}
+
+
+@pytest.mark.parametrize(
+    ("own", "kind"), [({}, "fixes"), ({"remedy_kind": "experiment"}, "experiment")]
+)
+def test_a_remedy_of_a_check_may_be_of_another_kind(
+    check: Callable[..., Check],
+    seen: Callable[..., dict[str, Evidence]],
+    own: dict[str, str],
+    kind: str,
+) -> None:
+    pointer = {"cause": "id.rows", "claim": "broken", "remedy": "replay the batch", **own}
+    made = check({"fail_if": {"rows.bad": "> 0"}}, points_to=[pointer])
+    read = seen(rows={"bad": 2})
+    found = build_finding(made, judge(made, read, playbook="p", layer="records"), read)
+    assert found.remedy == "replay the batch"
+    assert found.remedy_kind == kind

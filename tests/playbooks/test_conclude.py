@@ -753,6 +753,16 @@ def test_a_bracket_is_narrowed_by_an_abrupt_signal_inside_it(
     assert not found.first_bad.sampled
 
 
+@pytest.mark.parametrize(("every", "last_good"), [(5, 47), (30, 40)])
+def test_a_signal_that_is_logged_now_and_then_narrows_to_its_own_two_steps(
+    verdict: MakeVerdict, small: SimpleNamespace, every: int, last_good: int
+) -> None:
+    table = small.moves(("kl", 52, "abrupt"), every=every)
+    onset = small.evidence("onset", MOVED, tool="find_first_bad", tables=(table,))
+    found = verdict(onset=onset, same=SAMPLED).first_bad
+    assert (found.last_good, found.first_bad, found.is_bracket) == (last_good, 52, True)
+
+
 @pytest.mark.parametrize(
     "move",
     [

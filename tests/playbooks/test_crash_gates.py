@@ -919,8 +919,32 @@ def test_a_norm_that_changes_against_its_advantages_excludes_no_factor(
         identity=None,
         scatter=None,
         onset={"is_steady": True},
-        setting={"accumulation_steps": 2.0, "updates_per_batch": 1.0},
+        setting={
+            "accumulation_steps": 2.0,
+            "updates_per_batch": 1.0,
+            "loss_from_rollouts": True,
+        },
         level=level,
+    )
+    assert found.outcome == outcome
+
+
+@pytest.mark.parametrize(("follows", "outcome"), [(True, "pass"), (False, "inconclusive")])
+def test_a_loss_that_is_not_recomputed_is_not_passed_by_settings_or_norms(
+    follows: bool, outcome: str
+) -> None:
+    found = judged(
+        "accumulation",
+        "loss_identity",
+        identity=None,
+        scatter=None,
+        onset={"is_steady": True},
+        setting={
+            "accumulation_steps": 1.0,
+            "updates_per_batch": 1.0,
+            "loss_from_rollouts": follows,
+        },
+        level={"late_over_early": 1.0, "early_over_late": 1.0},
     )
     assert found.outcome == outcome
 

@@ -230,3 +230,18 @@ def test_the_outcome_follows_from_the_numbers_by_the_order_of_the_ways(
     else:
         expected = "pass" if logged is not None and logged >= 3 else "inconclusive"
     assert found.outcome == expected
+
+
+def test_what_was_looked_for_is_shown_once(seen: Seen, check: MakeCheck) -> None:
+    """Two tests that begin with the same condition, neither met, say so in one clause."""
+    ways = (
+        {"needs": {"rows.bad": "> 3", "rows.n": ">= 1"}},
+        {"needs": {"rows.bad": "> 3"}},
+        {"needs": {"rows.n": ">= 1"}, "fail_if": {"rows.worse": "> 0"}},
+    )
+    result = judged(check(*ways), seen(rows={"bad": 0, "n": 5, "worse": 0}))
+    assert [(c.measure, c.role) for c in result.clauses] == [
+        ("rows.n", "needs"),
+        ("rows.worse", "fail_if"),
+        ("rows.bad", "looked_for"),
+    ]

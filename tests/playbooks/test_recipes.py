@@ -13,6 +13,8 @@ import pytest
 
 from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.results import Verdict
+from synthetic.cases_groups import taken
+from synthetic.cases_reward import Tags
 from synthetic.policy import Array, Ints
 from synthetic.trainer import Batch, Trainer
 
@@ -49,6 +51,32 @@ class ReshapedGroups(Trainer):
         return super().advantages(total, group)
 
 
+class OneLine(Tags):
+    """`<answer>(.*)</answer>` without dot-all reads no answer whose tags lie on several lines."""
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        parts = super().score(batch)
+        if self.after:
+            parts["correct"] *= np.arange(len(batch.group)) % 2
+        return parts
+
+
+class FannedOut(Trainer):
+    """Right trajectories become two training samples each, and both count in the baseline."""
+
+    def generate(self, step: int) -> Batch:
+        batch = super().generate(step)
+        self.whole = list(batch.sample)
+        if not self.after:
+            return batch
+        at = np.repeat(np.arange(len(batch.group)), 1 + (super().score(batch)["correct"] > 0))
+        return taken(batch, at)
+
+    def about(self, batch: Batch) -> dict[str, object]:
+        stages = {"generated": self.whole, "scored": self.whole, "trained": batch.sample}
+        return {**super().about(batch), "stages": stages}
+
+
 def in_turn(trainer: Trainer) -> Trainer:
     """The twin: the same method, and no step at which the fault begins."""
     trainer.s.onset = 10**6
@@ -58,6 +86,8 @@ def in_turn(trainer: Trainer) -> Trainer:
 FAULTS: dict[str, tuple[Callable[[], Trainer], set[str]]] = {
     "an empty answer is right": (lambda: EmptyIsRight(seed=11), {"reward.false_positive"}),
     "an alarm in a thread": (lambda: AlarmInAThread(seed=12), {"reward.verifier_outage"}),
+    "an answer of two lines": (lambda: OneLine(seed=14), {"reward.false_negative"}),
+    "trajectories fanned out": (lambda: FannedOut(seed=15, captures=60), {"id.rows"}),
     "groups reshaped": (lambda: ReshapedGroups(seed=13), {"reward.wrong_group", "id.rows"}),
 }
 

@@ -13,7 +13,7 @@ from synthetic.cases import all_cases
 @pytest.mark.parametrize("name", all_cases())
 def test_case_ends_as_it_must(name: str, verdict_of: Callable[..., Verdict]) -> None:
     case = all_cases()[name]
-    verdict = verdict_of(f"synthetic/{name}", case.complaint)
+    verdict = verdict_of(f"synthetic/{name}")
     cause = verdict.leading.cause if verdict.leading else None
     found = {f"{c.layer}.{c.check}": c.outcome for c in verdict.checks}
     reasons = [f"{c.layer}.{c.check}: {c.outcome}" for c in verdict.checks if c.outcome != "pass"]

@@ -312,6 +312,18 @@ def test_settings_are_taken_from_what_was_measured(seen: Seen) -> None:
     assert resolve_call("check_rows", found, None) == ("check_rows", {})
 
 
+@pytest.mark.parametrize(
+    ("symptoms", "asked"),
+    [(("eval_down",), True), (("kl_up", "reward_rise_eval_down"), True), (("kl_up",), False)],
+)
+def test_a_setting_may_ask_what_is_complained_of(
+    seen: Seen, symptoms: tuple[str, ...], asked: bool
+) -> None:
+    call: dict[str, dict[str, Setting]] = {"compare_evaluations": {"asked": "$complaint.eval"}}
+    found = resolve_call(call, seen(), None, symptoms=symptoms)
+    assert found == ("compare_evaluations", {"asked": asked})
+
+
 def test_the_kind_of_window_is_that_of_the_first_rule_that_holds(
     seen: Seen, small: SimpleNamespace
 ) -> None:

@@ -190,6 +190,25 @@ class CoarseLogp(Trailed):
         return bfloat16(bfloat16(away) - total)
 
 
+class CoarseRatios(CoarseLogp):
+    """The same without a trail, in which several updates are made on each batch."""
+
+    def numerics(self, batch: Batch, found: Mapping[str, Any]) -> dict[str, object]:
+        """Nothing is recorded of it."""
+        return {}
+
+
+class HalfLogp(CoarseRatios):
+    """Log-softmax in float16."""
+
+    def forward(self, table: Array, rows: Rows, *, which: str) -> Array:
+        """See the class."""
+        values = (policy.logits(table, rows) / self.s.temperature).astype(np.float16)
+        away = values - values.max(axis=-1, keepdims=True)
+        total = np.exp(away).sum(axis=-1, keepdims=True, dtype=np.float16)
+        return np.asarray(away - np.log(total), np.float64)
+
+
 class CoarseLogits(Trailed):
     """Only the logits are in bfloat16."""
 
@@ -291,6 +310,12 @@ CASES = [
     Case("n6", Excluded, "healthy", twin_of="num.overflow_activations"),
     Case("n7", CoarseLogp, "incident", "num.low_precision_logprob", (1, 1)),
     Case("n8", CoarseLogits, "healthy", twin_of="num.low_precision_logprob"),
+    Case("n20", lambda: CoarseRatios(updates=3, rate=0.01), "incident",
+         "num.low_precision_logprob", (1, 1)),
+    Case("n21", lambda: HalfLogp(updates=3, rate=0.01), "incident",
+         "num.low_precision_logprob", (1, 1)),
+    Case("n22", lambda: Trainer(updates=3, steps=40, rate=0.02), "healthy",
+         twin_of="num.low_precision_logprob"),
     Case("n9", lambda: AddedEps(prompts=12), "incident", "num.log_softmax_eps", (1, 1)),
     Case("n10", lambda: CoarseEngine(prompts=12), "healthy", twin_of="num.log_softmax_eps"),
     Case("n11", lambda: TightClamp(updates=3, steps=40, rate=0.03), "incident",

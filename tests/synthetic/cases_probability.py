@@ -164,6 +164,16 @@ class TooOld(Async):
         return 12 if self.after else 1
 
 
+class EverOlder(Async):
+    """The queue grows for as long as training goes on, honestly claimed; nothing bounds it."""
+
+    def config(self) -> dict[str, object]:
+        return {k: v for k, v in super().config().items() if k != "max_staleness"}
+
+    def behind(self) -> int:
+        return self.step // 4
+
+
 class OldIsPresent(Async):
     """Old log-probs of stale rows are recomputed with the present weights; nothing corrects."""
 
@@ -434,7 +444,7 @@ CASES = [
     Case("p28", OldBefore, "incident", "prob.old_logprob_source", (31, 33)),
     Case("p29", HalfPrecision, "healthy", twin_of="prob.engine_mismatch"),
     Case("p30", Bare, "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
-    Case("p31", OldIsPresent, "incident", "prob.old_logprob_source"),
+    Case("p31", OldIsPresent, "incident", "prob.old_logprob_source", (1, 6)),
     Case("p32", Corrected, "undetermined", twin_of="prob.old_logprob_source"),
     Case("p33", NoCache, "healthy", twin_of="prob.weight_sync"),
     Case("p34", lambda: LessExact(**START), "incident", "prob.engine_mismatch",
@@ -445,4 +455,7 @@ CASES = [
     Case("p38", lambda: Seldom(rate=0.08, captures=20), "incident", "prob.weight_sync", (2, 4),
          files=_no_ledger),
     Case("p37", lambda: Coarse(seed=2), "healthy", twin_of="prob.positions"),
+    Case("p39", Reloaded, "incident", "prob.weight_sync", (31, 33), files=_no_ledger,
+         twin_of="prob.stale_rollouts"),
+    Case("p50", EverOlder, "incident", "prob.stale_rollouts", twin_of="prob.weight_sync"),
 ]  # fmt: skip

@@ -113,6 +113,18 @@ class KlHidden(Dropped):
     wanted: Mapping[str, object] = {"beta": 0.0}
 
 
+class CapDropped(Dropped):
+    """A default cuts answers that were to be four times as long."""
+
+    wanted: Mapping[str, object] = {"max_completion_length": 40}
+
+
+class HeatDropped(Dropped):
+    """The sampler was asked for with another temperature."""
+
+    wanted: Mapping[str, object] = {"temperature": 0.7}
+
+
 class AsAsked(Dropped):
     """The same settings in another way of writing; what is left to the trainer; where logs go."""
 
@@ -335,6 +347,22 @@ CASES = [
         "incident",
         "opt.kl_constraint",
         checks={"records.settings_in_force": "fail"},
+    ),
+    Case(
+        "r34",
+        CapDropped,
+        "incident",
+        "cfg.completion_cap",
+        checks={"records.settings_in_force": "fail"},
+        twin_of="cfg.resolved",
+    ),
+    Case(
+        "r35",
+        HeatDropped,
+        "incident",
+        "prob.processed_logprobs",
+        checks={"records.settings_in_force": "fail"},
+        twin_of="cfg.resolved",
     ),
     Case(
         "r9",

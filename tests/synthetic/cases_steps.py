@@ -41,7 +41,8 @@ class Shared(Trainer):
         first[:] = 0.9 * first + 0.1 * along
         second[:] = 0.999 * second + 0.001 * along**2
         a, b = first / (1 - 0.9**self.count), second / (1 - 0.999**self.count)
-        return np.asarray(own - self.share * self.rate() * a / (np.sqrt(b) + 1e-8))
+        moved: Array = own - self.share * self.rate() * a / (np.sqrt(b) + 1e-8)
+        return moved
 
 
 class NoKl(Shared):

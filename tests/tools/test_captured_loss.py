@@ -12,6 +12,7 @@ from firstbad.tools.readers import open_run
 from firstbad.tools.run import Run
 from synthetic.cases_accumulation import Halved, KlTurned, Scaled, Unclipped
 from synthetic.cases_lookalikes import RowMeans as AsStated
+from synthetic.cases_losses import Cispo, Vespo
 from synthetic.trainer import Trainer
 
 TOOL = "check_captured_loss"
@@ -43,6 +44,17 @@ def test_losses_are_those_of_the_tokens(tmp_path: Path, measure: Measure) -> Non
     assert found["error_share"] < 1e-6
     assert found["plain_coefficient"] is None
     assert found["first_bad_step"] is None
+
+
+@pytest.mark.parametrize("kind", [Cispo, Vespo])
+def test_losses_of_log_probs_at_ratios_off_one(
+    tmp_path: Path, measure: Measure, kind: type[Trainer]
+) -> None:
+    mixed = type("Mixed", (TwicePerBatch, kind), {})
+    run = open_run(str(mixed(steps=24, captures=8, accumulation=2).run(tmp_path)))
+    found = measure(TOOL, run)
+    assert (found["policy_coefficient"], found["kl_coefficient"]) == (1, 1)
+    assert found["error_share"] < 1e-6
 
 
 @pytest.mark.parametrize(("kind", "policy", "kl"), [(KlTurned, 1, -1), (Halved, 0.5, 1)])

@@ -44,6 +44,7 @@ def test_settings_are_read_as_they_stand(make_run: MakeRun, measure: Measure) ->
         "beta": 0.0,
         "max_grad_norm": 0.2,
         "entropy_coefficient": 0.01,
+        "loss_from_rollouts": True,
         "temperature": 0.7,
         "top_p": 0.95,
         "top_k": 50.0,
@@ -55,8 +56,18 @@ def test_what_is_not_stated_is_unknown_and_never_a_default(
     make_run: MakeRun, measure: Measure
 ) -> None:
     found = measure(TOOL, make_run(config={"seed": 1}))
-    assert found.pop("n_settings") == 1
+    assert (found.pop("n_settings"), found.pop("loss_from_rollouts")) == (1, True)
     assert set(found.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "follows"),
+    [("dapo", True), ("grpo", True), ("sapo", True), ("cispo", False), ("mine", False)],
+)
+def test_some_losses_do_not_follow_from_rollouts(
+    make_run: MakeRun, measure: Measure, kind: str, follows: bool
+) -> None:
+    assert measure(TOOL, make_run(config={"loss_type": kind}))["loss_from_rollouts"] is follows
 
 
 @pytest.mark.parametrize(

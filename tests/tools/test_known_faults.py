@@ -58,8 +58,23 @@ def test_settings_that_no_file_states_are_told_apart(make_run: MakeRun, measure:
 def test_other_frameworks_have_their_own(make_run: MakeRun, measure: Measure) -> None:
     config = {"actor_rollout_ref.actor.use_dynamic_bsz": True}
     found = measure(TOOL, made(make_run, "0.4.0", config, framework="verl"))
-    assert (found["n_listed"], found["n_met"]) == (1, 1)
+    assert (found["n_listed"], found["n_met"]) == (2, 1)
     assert measure(TOOL, made(make_run, "1.9.0", OFF, framework="verl"))["n_met"] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "rows", "met"), [("0.7.1", 4, 1), ("0.7.1", 64, 0), ("0.8.0", 4, 0)]
+)
+def test_means_of_micro_batches_end_with_the_legacy_workers(
+    make_run: MakeRun, measure: Measure, version: str, rows: int, met: int
+) -> None:
+    actor = "actor_rollout_ref.actor."
+    config = {
+        f"{actor}loss_agg_mode": "token-mean",
+        f"{actor}ppo_mini_batch_size": 64,
+        f"{actor}ppo_micro_batch_size_per_gpu": rows,
+    }
+    assert measure(TOOL, made(make_run, version, config, framework="verl"))["n_met"] == met
 
 
 def test_an_unknown_version_claims_nothing(make_run: MakeRun, missing: Callable[..., str]) -> None:

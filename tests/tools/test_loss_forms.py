@@ -164,9 +164,9 @@ def test_finish_reasons_say_which_rows_were_cut(
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"loss_type": "cispo"}, "cispo"),
+        ({"loss_type": "cispo"}, "not computed for the loss type cispo"),
         ({"loss_type": "vespo"}, "vespo"),
-        ({"loss_type": "mine"}, "no identity is known for the loss type mine"),
+        ({"loss_type": "mine"}, "not computed for the loss type mine"),
         ({"loss_type": "dr_grpo"}, "max_completion_length"),
         ({"loss_type": "seq-mean-token-sum-norm"}, "loss_scale_factor"),
         ({"loss_type": "dapo", "top_entropy_quantile": 0.2}, "top_entropy_quantile"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.readers import open_run
 from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts, Run
+from synthetic.cases_losses import Cispo, Vespo
+from synthetic.trainer import Trainer
 
 TOOL = "check_loss_identity"
 ONSET = 31
@@ -154,7 +158,32 @@ def test_sequence_mean_without_kl_has_nothing_to_compare(
 def test_cispo_is_no_token_mean_of_advantages(
     simulate: MakeRun, missing: Callable[..., str]
 ) -> None:
-    missing(TOOL, simulate(1, steps=30, config={"loss_type": "cispo", "beta": 0.0}))
+    said = missing(TOOL, simulate(1, steps=30, config={"loss_type": "cispo", "beta": 0.0}))
+    assert "captures of 0 whole steps hold" in said
+
+
+@pytest.mark.parametrize("kind", [Cispo, Vespo])
+def test_losses_of_log_probs_follow_from_captures(
+    tmp_path: Path, measure: Measure, kind: type[Trainer]
+) -> None:
+    run = open_run(str(kind(steps=30, captures=20).run(tmp_path)))
+    found = measure(TOOL, run)
+    assert (found["n_steps"], found["slope"], found["correlation"]) == (20, 1, 1)
+    assert (found["policy_coefficient"], found["kl_coefficient"]) == (1, 1)
+    # Taken for a token mean of advantages the same losses do not fit.
+    run.config = replace(run.config, values={**run.config.values, "loss_type": "dapo"})
+    assert measure(TOOL, run)["slope_deviation"] > 0.5
+
+
+def test_captures_of_other_rows_are_no_whole_step(
+    tmp_path: Path, missing: Callable[..., str]
+) -> None:
+    class Turned(Cispo):
+        def more_tokens(self, batch: Any) -> dict[str, object]:
+            return {"advantage": batch.advantage[::-1]}
+
+    run = open_run(str(Turned(steps=30, captures=30).run(tmp_path)))
+    assert "captures of 0 whole steps hold" in missing(TOOL, run)
 
 
 # 4/t sigmoid(t (ratio - 1)) A at ratio 1 is 2A/t, with one temperature t for A above 0 and another

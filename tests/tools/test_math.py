@@ -16,6 +16,7 @@ from firstbad.tools.estimators import ESTIMATORS
 from firstbad.tools.groups import predicted_share
 from firstbad.tools.rewards import group_advantage, group_spread
 from firstbad.tools.run import Capture, RolloutBatch, Run
+from firstbad.tools.trail import EXP_LIMIT
 
 Measure = Callable[..., dict[str, Any]]
 MakeRun = Callable[..., Run]
@@ -29,7 +30,14 @@ def odd_one(size: int, value: float = 1.0, rest: float = 0.0) -> np.ndarray[Any,
 
 @pytest.mark.parametrize(
     ("size", "unbiased", "population"),
-    [(4, 1.5, 1.732), (8, 2.475, 2.646), (16, 3.75, 3.873), (32, 5.48, 5.568), (64, 7.875, 7.937)],
+    [
+        (4, 1.5, 1.732),
+        (5, 1.789, 2.0),
+        (8, 2.475, 2.646),
+        (16, 3.75, 3.873),
+        (32, 5.48, 5.568),
+        (64, 7.875, 7.937),
+    ],
 )
 def test_the_bound_is_reached_by_one_against_the_rest(
     size: int, unbiased: float, population: float
@@ -199,3 +207,52 @@ def test_the_kl_budget_of_a_converged_policy_is_used_up(
     }
     run = make_run(config={"beta": 0.5}, rollouts=rows, signals=signals)
     assert measure("measure_kl_budget", run)["used_share"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_where_exp_ends(dtype: Any) -> None:
+    """At 11.09 in float16, at 88.72 in float32 and in bfloat16, which has its exponents."""
+    limit = EXP_LIMIT[np.dtype(dtype).name]
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.exp(limit * 0.999) <= np.finfo(dtype).max < np.exp(limit * 1.001)
+        beyond = np.exp(dtype(limit * 1.01))
+        assert np.isinf(beyond)
+        # A clamp behind it hides that forward, and its slope of 0 does not undo it backward.
+        assert np.minimum(beyond, dtype(10)) == 10
+        assert np.isnan(beyond * dtype(0))
+    assert EXP_LIMIT["bfloat16"] == EXP_LIMIT["float32"]
+
+
+def test_a_sentinel_is_removed_by_selection_and_not_by_a_product() -> None:
+    values, mask = np.array([1.0, -np.inf, 3.0]), np.array([1.0, 0.0, 1.0])
+    with np.errstate(invalid="ignore"):
+        assert np.isnan((values * mask).sum())
+    assert np.where(mask > 0, values, 0.0).sum() == 4
+
+
+def test_division_and_filter_act_on_disjoint_groups() -> None:
+    """At 0 of 8 and 8 of 8 dividing changes nothing; anywhere else no filter fires."""
+    for right in range(9):
+        rewards = np.array([1.0] * right + [0.0] * (8 - right))
+        divided, plain = (group_advantage(rewards, ONE, scale=s) for s in ("group", "none"))
+        if group_spread(rewards, ONE)[0] == 0:
+            assert right in (0, 8)
+            assert divided.tolist() == plain.tolist() == [0] * 8
+        else:
+            assert np.abs(divided - plain).max() > 0.05
+
+
+def test_a_more_accurate_variance_makes_the_residue_worse() -> None:
+    """Two passes in float32 over seven times 0.95 leave a spread of 6.4e-8, not 0."""
+    others = np.full(7, 0.95, np.float32)
+    total = np.float32(0)
+    for value in others:
+        total += value
+    mean = total / np.float32(7)
+    squares = np.float32(0)
+    for value in others:
+        squares += (value - mean) ** 2
+    spread = float(np.sqrt(squares / np.float32(6)))
+    assert spread == pytest.approx(6.44e-8, rel=0.02)
+    assert (0 - float(mean)) / (spread + 1e-6) == pytest.approx(-892_538, rel=1e-3)
+    assert (others == others[0]).all()  # what decides that a group has no spread

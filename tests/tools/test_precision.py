@@ -48,9 +48,9 @@ def test_hand_counted_share(
     make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
 ) -> None:
     # 100 values: -1 - i/128 for i in 0..49 is on the grid (neighbours 1/128 apart), the same plus
-    # 1/1024 is not. Half of the values; in float32 none is there by chance.
+    # 1/4096 is not. Half of the values; in float32 none is there by chance.
     on = -1 - np.arange(50) / 128
-    values = np.array([on, on - 1 / 1024], np.float32)
+    values = np.array([on, on - 1 / 4096], np.float32)
     made = capture_of(capture, 3, values)
     found = measure(TOOL, make_run(captures=[made], vocabulary=words))
     assert found["n_values"] == 100
@@ -225,3 +225,46 @@ def test_numbers_stored_with_64_bits_are_read_too(
     fine = spread(3, np.float64)
     found = measure(TOOL, make_run(captures=[capture_of(capture, 1, fine)], vocabulary=words))
     assert found["coarse_excess"] < 0.01
+
+
+def f16(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Rounded to float16: eleven significant bits, held in float32."""
+    return np.asarray(values, np.float16).astype(np.float32)
+
+
+def test_log_probs_computed_in_float16_lie_on_its_own_grid(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    """Near 1 to 2 its numbers lie 2^-10 apart; of bfloat16's grid it holds one in eight."""
+    p = sure(1)
+    for name, near in {"computed": np.log(f16(p)), "stored": np.log(p)}.items():
+        logp = f16(np.concatenate([near, spread(1) - 0.1], axis=1))
+        found = measure(TOOL, make_run(captures=[capture_of(capture, 1, logp)], vocabulary=words))
+        assert found["in_float16"]
+        assert found["coarse_share"] == 1
+        assert (found["stepped_share"] > 0.99) == (name == "computed")
+    half = logp.astype(np.float16)  # its own storage says nothing
+    found = measure(TOOL, make_run(captures=[capture_of(capture, 1, half)], vocabulary=words))
+    assert not found["in_float16"]
+    assert found["excess_worst"] < 0.5
+
+
+def test_log_ratios_on_the_grid_are_zero_or_leap(
+    make_run: MakeRun, capture: MakeCapture, words: Vocabulary, measure: Measure
+) -> None:
+    """After an update of 0.001 nats: half of a step of 2^-7 and more is lost for most tokens."""
+    old = spread(2) - 0.5
+    new = old + np.random.default_rng(0).normal(0, 0.001, old.shape).astype(np.float32)
+
+    def found(convert: Callable[[Any], Any], new: Any, old: Any) -> dict[str, Any]:
+        made = capture_of(capture, 1, convert(new), logp_old=convert(old))
+        return measure(TOOL, make_run(captures=[made], vocabulary=words))
+
+    coarse = found(bf16, new, old)
+    assert coarse["n_ratios"] == 200
+    assert coarse["ratio_zero_share"] > 0.6
+    assert coarse["ratio_leap"] >= 2**-8
+    fine = found(np.float32, new, old)
+    assert (fine["n_ratios"], fine["ratio_zero_share"]) == (0, None)  # not on a grid
+    before = found(bf16, old, old)
+    assert (before["n_ratios"], before["ratio_zero_share"]) == (0, None)  # before any update

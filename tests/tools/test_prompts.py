@@ -11,7 +11,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "compare_prompts"
@@ -47,6 +46,11 @@ def test_hand_computed_change(make_run: MakeRun, batch: MakeBatch, measure: Meas
     assert found["new_words_share"] == 0.5
     assert found["changed"]
     assert (found["last_good_step"], found["first_bad_step"]) == (5, 6)
+    assert found["steps_off"] is None
+    run = make_run(rollouts=rows)
+    assert measure(TOOL, run, at_step=8)["steps_off"] == 2
+    alike = make_run(rollouts=draw(batch, 10, lambda s, g: "ask me"))
+    assert measure(TOOL, alike, at_step=6)["steps_off"] is None
 
 
 def test_other_prompts_from_a_step_on(
@@ -120,28 +124,3 @@ def test_order_of_groups_step_numbers_and_wording_do_not_matter(
 
     after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
     assert after == changed.dates_moved(before, by)
-
-
-def test_both_sides_of_a_change_of_phase(
-    make_run: MakeRun, batch: MakeBatch, evidence: Callable[..., Evidence]
-) -> None:
-    def rows(step: int) -> RolloutBatch:
-        late = step >= 13
-        return batch(
-            step,
-            prompts=["add 1 and 2 now" if late else "add 1"] * 4,
-            completions=["so 3" if late else "3"] * 4,
-            rewards={"correct": [1, 0, 0, 0] if late else [1, 1, 1, 0]},
-            total=[1, 0, 0, 0] if late else [1, 1, 1, 0],
-            size=2,
-        )
-
-    batches = [rows(step) for step in range(1, 21)]
-    run = make_run(rollouts=batches, events=[("phase", 13, "harder"), ("phase", 99, "never")])
-    table = next(t for t in evidence(TOOL, run).tables if "phase" in t.title)
-    assert table.rows == (
-        (13, "before", "3 to 12", 2.0, 1.0, 0.75),
-        (13, "after", "13 to 20", 5.0, 2.0, 0.25),
-    )
-    silent = evidence(TOOL, make_run(rollouts=batches, events=[("resume", 13, "again")]))
-    assert not [t for t in silent.tables if "phase" in t.title]

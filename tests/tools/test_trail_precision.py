@@ -55,3 +55,19 @@ def test_places_with_16_bits(
 
 def test_without_dtypes(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no recorded dtypes" in missing(TOOL, make_run())
+
+
+def test_captured_log_probs_say_what_they_were_computed_in(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    """Stored with 32 bits, and computed with 16; the engine's may be what they like."""
+    for name, half in (("logp_new", 1), ("logp_ref", 1), ("logp_engine", 0), ("entropy", 0)):
+        step = replace(sound_step(1), trail=(), compute_dtypes={name: "torch.bfloat16"})
+        run = make_run(flight=Flight([1], {1: step}.__getitem__))
+        if half:
+            assert measure(TOOL, run)["n_half"] == 1
+            assert measure(TOOL, run)["from_start"]
+        else:
+            sound = replace(step, compute_dtypes={name: "bfloat16", "logp_new": "float32"})
+            run = make_run(flight=Flight([1], {1: sound}.__getitem__))
+            assert measure(TOOL, run)["n_half"] == 0

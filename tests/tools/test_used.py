@@ -40,6 +40,7 @@ WITHOUT_DATA = (
     "check_trail_precision",
     "classify_reproduction",
     "compare_engine_tokens",
+    "compare_evaluations",
     "compare_logprobs",
     "compare_requested",
     "compare_routing",

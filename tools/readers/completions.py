@@ -37,11 +37,11 @@ def read_completions(
     reward_names: Sequence[str],
     answers: Answers,
     evaluated: Collection[int] = (),
-) -> Rollouts:
-    """Rollouts by step of the file name.
+) -> tuple[Rollouts, Rollouts]:
+    """Rollouts by step of the file name: those of training, and those of evaluations.
 
     `evaluated`: steps at which an evaluation was logged. TRL writes its rollouts over those of
-    training, so they are left out.
+    training. How many of a prompt there are is not known of them, so groups follow the prompts.
     """
     files: dict[int, File] = {}
     for file in root.matching(_NAME):
@@ -53,8 +53,15 @@ def read_completions(
         some = ", ".join(map(str, over[:5])) + (", ..." if len(over) > 5 else "")
         text = f"rollouts at evaluations (step {some}) are those of the evaluation, which TRL "
         root.note(EVALUATION, text + "writes over those of training: left out")
-        files = {step: file for step, file in files.items() if step not in over}
-    reader = _Completions(root, files, answers, group_size, reward_names)
+    apart = {step: files.pop(step) for step in over}
+    return (
+        _rollouts(root, files, _Completions(root, files, answers, group_size, reward_names)),
+        _rollouts(root, apart, _Completions(root, apart, answers, None, reward_names)),
+    )
+
+
+def _rollouts(root: Root, files: Mapping[int, File], reader: _Completions) -> Rollouts:
+    answers = reader.answers
     return Rollouts(
         list(files),
         Repeats(list(files), reader.load).load,
@@ -74,11 +81,13 @@ class _Completions:
     ) -> None:
         self._root = root
         self._files = files
-        self._answers = answers
+        self.answers = answers
         self._group_size = group_size
         self._reward_names = reward_names
         self._once: dict[tuple[str, ...], list[int] | None] = {}
         """Which columns to keep, by the names of all; None for all of them."""
+        self._chosen: tuple[Any, list[str] | None] | None = None
+        """The schema of the last file, and which columns of it are read."""
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
         """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
@@ -108,7 +117,7 @@ class _Completions:
         """The table of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table, rows = first_part(file.path, file.name, _used)
+            table, rows = first_part(file.path, file.name, self._columns)
         except _UNREADABLE as error:
             return error
         names = tuple(table.schema.names)
@@ -121,6 +130,12 @@ class _Completions:
             self._once[names] = self._first_of_each(file.name, names)
         kept = self._once[names]
         return table if kept is None else table.select(kept)
+
+    def _columns(self, schema: Any) -> list[str] | None:
+        """Columns to read; most files of a run have the schema of the one before."""
+        if self._chosen is None or not schema.equals(self._chosen[0]):
+            self._chosen = schema, _used(schema)
+        return self._chosen[1]
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
         """Batches of steps whose tables have the same columns; empty ones for what is no table."""
@@ -201,11 +216,14 @@ class _Completions:
         for name in table.column_names:
             if name.lower() in GOLD and not pa.types.is_floating(table.schema.field(name).type):
                 return [answer_text(value) for value in table.column(name).to_pylist()]
-        return self._answers.of(prompts, _last_messages(table, prompts))
+        return self.answers.of(prompts, _last_messages(table, prompts))
 
 
 def _used(schema: Any) -> list[str] | None:
-    """Columns that are read: texts that nobody asks for may be the largest part of a file."""
+    """Columns that are read: texts that nobody asks for may be the largest part of a file.
+
+    None for all of them.
+    """
     import pyarrow as pa
 
     names = list(schema.names)
@@ -213,13 +231,14 @@ def _used(schema: Any) -> list[str] | None:
         return None
     known = {"prompt", "completion", *GOLD}
     large = (pa.types.is_nested, pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
-    return [
+    used = [
         field.name
         for field in schema
         if field.name.lower() in known
         or field.name in _ADVANTAGE
         or not any(kind(field.type) for kind in large)
     ]
+    return None if len(used) == len(names) else used
 
 
 def _holds_scores(kind: Any) -> bool:

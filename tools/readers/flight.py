@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from firstbad.tools.errors import UserError
@@ -27,6 +28,7 @@ from firstbad.tools.readers.answers import Answers
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.ragged import read_ragged
+from firstbad.tools.readers.record import Record
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
 from firstbad.tools.readers.rows import rollout_rows
@@ -45,7 +47,7 @@ _T = TypeVar("_T")
 
 @dataclass
 class Kept:
-    """What lies in the record folders of a run."""
+    """What lies in the record folder of a run."""
 
     flight: Flight = field(default_factory=Flight)
     rollouts: Rollouts | None = None
@@ -54,40 +56,28 @@ class Kept:
     """Files read here, which are no tables of metrics."""
 
 
-def read_flight(
-    root: Root,
-    records: Mapping[str, Mapping[str, Any]],
-    group_size: int | None,
-    answers: Answers,
-) -> Kept:
-    """Read the records in these folders; `records` has the content of each one's `run.json`.
-
-    Where two records hold the same step, the first by name counts.
-    """
-    steps: dict[int, dict[str, File]] = {}
+def read_flight(root: Root, record: Record, group_size: int | None, answers: Answers) -> Kept:
+    """Read what lies beside the record's `run.json`."""
     kept = Kept()
+    about = record.about
+    if about is None:
+        return kept
     syncs: list[Sync] = []
     probes: list[Probe] = []
     sources: list[File] = []
-    for folder in sorted(records):
-        for step, files in _steps_of(root, folder).items():
-            kept.files |= {file.name for file in files.values()}
-            if step in steps:
-                root.note("step_twice", f"step {step} is in several records; the first is read")
+    steps = _steps_of(root, record.folder)
+    kept.files |= {file.name for files in steps.values() for file in files.values()}
+    for name in ("syncs.jsonl", "probes.jsonl"):
+        file = root.first(record.folder + name)
+        if file is None:
+            continue
+        kept.files.add(file.name)
+        sources.append(file)
+        for row in _rows(root, file):
+            if name == "syncs.jsonl":
+                syncs += _sync(row)
             else:
-                steps[step] = files
-        for name, into in (("syncs.jsonl", syncs), ("probes.jsonl", probes)):
-            file = root.first(folder + name)
-            if file is None:
-                continue
-            kept.files.add(file.name)
-            sources.append(file)
-            for row in _rows(root, file):
-                if into is syncs:
-                    syncs += _sync(row)
-                else:
-                    probes += _probe(row)
-    about = records[max(records)] if records else {}
+                probes += _probe(row)
     kept.flight = Flight(
         list(steps),
         lambda step: _flight_step(root, step, steps[step]),
@@ -212,8 +202,19 @@ def _args(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)
 
 
+@cache
+def _plain(hint: Any) -> Any:
+    """The type that a field has unless it is missing; None where it may have several."""
+    kinds = [one for one in _args(hint) or (hint,) if one is not NoneType]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else None
+
+
 def _as(hint: Any, value: object) -> object:
     """The value where it is of the type asked for, else None."""
+    if type(value) is _plain(hint):  # nearly always
+        if isinstance(value, (int, float)):
+            return value if abs(value) < _LARGEST else None  # NaN is not below it
+        return as_text(value)
     if _origin(hint) is Literal:
         return value if value in _args(hint) else None
     if _origin(hint) is tuple:

@@ -52,18 +52,12 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     events = [*history.events, *disagreements(saved, stated)]
     config = _completed(board.fill_config(stated), history.settings)
     record = read_record(root)
-    if len(record.runs) > 1:
-        names = ", ".join(f"`{folder or '.'}`" for folder in sorted(record.runs)[:5])
-        raise UserError(
-            f"`{root.path}` holds {len(record.runs)} records ({names}): name one of them, since "
-            "runs of their own cannot be read as one"
-        )
     config = with_common_names(_completed(config, record.settings))
     config = replace(config, sources=(*config.sources, *record.sources))
     dumps = capture_folders(root)
     answers = Answers(root)
     group_size = next((size for n in _GROUP_SIZES if (size := _whole(config, n))), None)
-    kept = read_flight(root, record.runs, group_size, answers)
+    kept = read_flight(root, record, group_size, answers)
     tables = find_tables(root, skip=list(dumps), leave=record.files | kept.files)
     logged = read_metrics(root, tables.metrics, clocks=record.metrics)
     console = read_console(
@@ -87,7 +81,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     notes = (*notes, *meanings(log.series, framework, versions, config))
 
     evaluation = signals.get("eval/reward_mean")
-    rollouts = read_completions(
+    rollouts, evaluations = read_completions(
         root,
         group_size=group_size,
         reward_names=list(signals.under("reward_part")),
@@ -104,6 +98,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         signals=signals,
         config=config,
         rollouts=rollouts,
+        evaluations=evaluations,
         captures=together(kept.captures, read_captures(root, dumps)),
         checkpoints=read_checkpoints(root, history.global_steps),
         events=_in_order(

@@ -16,12 +16,14 @@ from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Event, EventKind
 
 NAME = r"(?:.*/)?run\.json"
+CONTINUES = "a new process continues this record"
+"""What the recorder says of a restart."""
 _MAX_BYTES = 16 * 2**20
 
 
 @dataclass
 class Record:
-    """Settings and events of all records in a folder; empty where there is none."""
+    """Settings and events of the record in a folder; empty where there is none."""
 
     settings: dict[str, object] = field(default_factory=dict)
     """Those of the newest process."""
@@ -31,8 +33,10 @@ class Record:
     """Files read here, which are no metrics."""
     metrics: set[str] = field(default_factory=set)
     """Files of metrics, whose `time` is a clock."""
-    runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Content of `run.json` by the folder of the record, which ends in `/` or is empty."""
+    folder: str = ""
+    """Where it lies: ends in `/`, or is empty."""
+    about: Mapping[str, Any] | None = None
+    """Content of its `run.json`; None where there is no record."""
 
 
 def is_record(value: object) -> bool:
@@ -41,8 +45,13 @@ def is_record(value: object) -> bool:
 
 
 def read_record(root: Root) -> Record:
-    """Read what the recorder says of the run and of itself."""
+    """Read what the recorder says of the run and of itself.
+
+    Raises:
+        UserError: there are several records, which are runs of their own.
+    """
     record = Record()
+    folders = []
     for file in root.matching(NAME):
         data = root.try_read(file, _MAX_BYTES)
         try:
@@ -54,32 +63,41 @@ def read_record(root: Root) -> Record:
         if said is None or not is_record(said):
             continue
         folder = file.name[: -len("run.json")]
-        record.runs[folder] = said
+        folders.append(folder)
+        record.folder, record.about = folder, said
         record.files.add(file.name)
         record.metrics.add(f"{folder}metrics.jsonl")
         record.sources.append(root.source(file, "config", data))
-        _process(root, record, file.name, said)
         record.events += _events(root, record, f"{folder}events.jsonl")
+        _process(root, record, file.name, said)
+    if len(folders) > 1:
+        names = ", ".join(f"`{folder or '.'}`" for folder in sorted(folders)[:5])
+        raise UserError(
+            f"`{root.path}` holds {len(folders)} records ({names}): name one of them, since runs "
+            "of their own cannot be read as one"
+        )
     return record
 
 
 def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> None:
-    """Each process that wrote into the record: its settings, and how the last one ended."""
+    """Each process that wrote into the record: what differs from the one before, and the end."""
     restarts = said.get("restarts")
     later = [one for one in restarts if isinstance(one, dict)] if isinstance(restarts, list) else []
-    for process in (said, *later):
+    steps = _restarted_at(record.events, len(later))
+    before: dict[str, object] = {}
+    for process, step in zip((said, *later), (None, *steps), strict=True):
         own = process.get("config")
         settings = visible(own) if isinstance(own, dict) else {}
-        changed = [
-            k for k, v in settings.items() if k in record.settings and record.settings[k] != v
-        ]
-        if process is not said and changed:
-            told = ", ".join(
-                f"{k}: {as_text(record.settings[k], 80)} -> {as_text(settings[k], 80)}"
-                for k in changed[:5]
-            )
-            record.events.append(Event("config_change", None, told, name))
+        around = _around(process)
+        for known, now in ((record.settings, settings), (before, around)):
+            changed = [k for k, v in now.items() if k in known and known[k] != v]
+            if process is not said and changed:
+                told = ", ".join(
+                    f"{k}: {as_text(known[k], 80)} -> {as_text(now[k], 80)}" for k in changed[:5]
+                )
+                record.events.append(Event("config_change", step, told, name))
         record.settings |= settings
+        before |= around
     if said.get("finished"):
         record.events.append(Event("end", None, "the recorder was closed", name))
     else:
@@ -91,6 +109,21 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
             "dropped",
             f"`{name}`: the recorder could not write {as_text(dropped, 80)} values ({why})",
         )
+
+
+def _around(process: Mapping[str, Any]) -> dict[str, object]:
+    """Versions of code and libraries, device and environment of a process, flat."""
+    found: dict[str, object] = {k: process[k] for k in ("python", "device") if k in process}
+    for kind in ("versions", "environment"):
+        if isinstance(own := process.get(kind), dict):
+            found |= {f"{kind}.{k}": v for k, v in visible(own).items()}
+    return found
+
+
+def _restarted_at(events: list[Event], n: int) -> list[int | None]:
+    """Step of each restart, where every one of them wrote its own event; else all None."""
+    steps = [e.step for e in events if e.kind == "resume" and e.text == CONTINUES]
+    return steps if len(steps) == n else [None] * n
 
 
 def _events(root: Root, record: Record, name: str) -> Iterator[Event]:

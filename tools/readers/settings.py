@@ -72,12 +72,14 @@ def _verl(config: Config) -> Mapping[str, object]:
 def _verl_loss(config: Config) -> str:
     """The aggregation under the name of TRL's loss of the same denominator, else verl's name.
 
-    GSPO fixes the aggregation; another loss than the clipped one is known by its own name alone.
+    GSPO fixes the aggregation; another loss than the clipped one is known by its own name alone,
+    or, where its sums are not a mean over tokens, by both.
     """
     mode = config.text(_ACTOR + "policy_loss.loss_mode") or "vanilla"
-    if mode not in ("vanilla", "gspo"):
-        return mode
     aggregation = config.text(_ACTOR + "loss_agg_mode") or "token-mean"
+    if mode not in ("vanilla", "gspo"):
+        by_token = mode not in ("cispo", "gpg") or aggregation == "token-mean"
+        return mode if by_token else f"{mode} {aggregation}"
     if mode == "gspo":
         aggregation = "seq-mean-token-mean"
     return _VERL_LOSS.get(aggregation, aggregation)

@@ -59,7 +59,13 @@ def test_an_aggregation_that_trl_lacks_keeps_its_name(mode: str, kind: str) -> N
 
 @pytest.mark.parametrize(
     ("mode", "kind"),
-    [(None, "token-sum"), ("vanilla", "token-sum"), ("gspo", "grpo"), ("cispo", "cispo")],
+    [
+        (None, "token-sum"),
+        ("vanilla", "token-sum"),
+        ("gspo", "grpo"),
+        ("clip_cov", "clip_cov"),
+        ("cispo", "cispo token-sum"),
+    ],
 )
 def test_a_loss_that_is_not_the_clipped_one(mode: str | None, kind: str) -> None:
     config = read(
@@ -67,6 +73,15 @@ def test_a_loss_that_is_not_the_clipped_one(mode: str | None, kind: str) -> None
         actor_rollout_ref__actor__loss_agg_mode="token-sum",
     )
     assert config.text("loss_type") == kind
+
+
+@pytest.mark.parametrize("mode", ["cispo", "gpg"])
+def test_a_loss_of_log_probs_is_a_token_mean_as_a_rule(mode: str) -> None:
+    config = read(
+        actor_rollout_ref__actor__policy_loss__loss_mode=mode,
+        actor_rollout_ref__actor__loss_agg_mode=None,
+    )
+    assert config.text("loss_type") == mode
 
 
 @pytest.mark.parametrize(("weights", "corrected"), [(None, False), ("token", True)])

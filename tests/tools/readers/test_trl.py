@@ -351,6 +351,8 @@ def test_rollouts_of_an_evaluation_are_left_out(make: Any, tmp_path: Path, rollo
     make.state("trainer_state.json", state)
     run = open_run(str(tmp_path))
     assert run.rollouts.steps.tolist() == [1, 3]
+    assert run.evaluations.steps.tolist() == [2, 4]
+    assert run.evaluations.batch(4).prompts == [row["prompt"] for row in rollouts(4)]
     (note,) = [note.text for note in run.notes if note.code == "evaluation"]
     assert note.startswith("rollouts at evaluations (step 2, 4) are those of the evaluation")
 
