@@ -175,7 +175,8 @@ def with_effects(
     """
     found: list[Finding] = []
     for finding in findings:
-        of = next((f for f in found if _leads_to(loaded, f, finding)), None)
+        latest = finding.first_bad.latest  # one of a bracket need not have begun before
+        of = next((f for f in found if _linked(loaded, f, finding) and _when(f) <= latest), None)
         if of is not None:
             told = said.get((finding.layer, finding.check)) or finding.claim
             finding = finding.model_copy(
@@ -195,8 +196,12 @@ def with_effects(
 
 def _leads_to(loaded: Loaded, first: Finding, second: Finding) -> bool:
     """Whether the playbook links a finding to another one that did not begin before it."""
+    return _when(first) <= _when(second) and _linked(loaded, first, second)
+
+
+def _linked(loaded: Loaded, first: Finding, second: Finding) -> bool:
     places = {second.layer, f"{second.layer}.{second.check}"}
-    return _when(first) <= _when(second) and any(
+    return any(
         link.names(first.cause) and not places.isdisjoint(link.to)
         for link in loaded.playbook.leads_to
     )

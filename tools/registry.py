@@ -113,6 +113,7 @@ _MODULES = (
     "loss_scatter",
     "loss_terms",
     "masks",
+    "misplaced",
     "moments",
     "moved",
     "norms",
