@@ -9,7 +9,7 @@ from firstbad.tools.evidence import Metrics, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import total_reward
+from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.token_counts import TokenCounts
 
@@ -52,41 +52,25 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
     batches = [b for b in run.rollouts.batches() if len(b)]
     if not batches:
         raise NoData("no rollouts whose answers may be cut")
-    counts = TokenCounts(run, batches)
+    table = RowTable.of(run, batches)
+    counts = TokenCounts(run, table)
     part = outcome_part(run, batches)
-    cut: list[BoolArray] = []
-    score: list[FloatArray] = []
-    size: list[FloatArray] = []
-    kept: list[int] = []
-    flat_all: list[bool] = []
-    flat_left: list[bool] = []
-    for batch in batches:
-        own = counts.cut(batch)
-        cut.append(own)
-        score.append(batch.rewards.get(part, np.full(len(batch), np.nan)))
-        size.append(counts.rows(batch))
-        total = total_reward(run, batch)
-        for group in np.unique(batch.group).tolist():
-            rows = batch.group == group
-            kept.append(int((rows & ~own).sum()))
-            if total is not None:
-                flat_all.append(_is_flat(total[rows]))
-                flat_left.append(_is_flat(total[rows & ~own]))
-    cuts, scores, sizes = np.concatenate(cut), np.concatenate(score), np.concatenate(size)
+    cut, score, size = counts.cut, table.part(part), counts.rows
+    kept = np.bincount(table.group[~cut], minlength=len(table.group_step))
     metrics = CutAnswers(
-        n_rows=len(cuts),
-        n_cut=int(cuts.sum()),
-        share_cut=round(float(cuts.mean()), 6),
-        right_cut=_mean(scores[cuts]),
-        right_finished=_mean(scores[~cuts]),
-        tokens_cut=_mean(sizes[cuts]),
-        tokens_finished=_mean(sizes[~cuts]),
-        rows_left=round(float((~cuts).sum()) / len(batches), 4),
+        n_rows=len(cut),
+        n_cut=int(cut.sum()),
+        share_cut=round(float(cut.mean()), 6),
+        right_cut=_mean(score[cut]),
+        right_finished=_mean(score[~cut]),
+        tokens_cut=_mean(size[cut]),
+        tokens_finished=_mean(size[~cut]),
+        rows_left=round(float((~cut).sum()) / len(batches), 4),
         group_left=round(float(np.mean(kept)), 4),
-        flat_all=round(float(np.mean(flat_all)), 6) if flat_all else 0.0,
-        flat_left=round(float(np.mean(flat_left)), 6) if flat_left else 0.0,
+        flat_all=_flat_share(table, np.ones_like(cut)),
+        flat_left=_flat_share(table, ~cut),
     )
-    table = Table(
+    both = Table(
         title="cut and finished answers",
         columns=("answers", "rows", f"`{part}`", "tokens"),
         rows=(
@@ -101,16 +85,22 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
     )
     return Measured(
         metrics,
-        f"{percent(metrics.share_cut)} of {len(cuts)} answers are cut; without them a group has "
+        f"{percent(metrics.share_cut)} of {len(cut)} answers are cut; without them a group has "
         f"{number(metrics.group_left, digits=3)} rows, and {percent(metrics.flat_all)} -> "
         f"{percent(metrics.flat_left)} of the groups have no spread",
-        tables=(table,) if metrics.n_cut else (),
+        tables=(both,) if metrics.n_cut else (),
     )
 
 
-def _is_flat(total: FloatArray) -> bool:
-    known = total[np.isfinite(total)]
-    return len(known) < 2 or bool(np.ptp(known) < SPREAD)
+def _flat_share(table: RowTable, rows: BoolArray) -> float:
+    """Share of the groups with known rewards that have no spread of them over these rows."""
+    known = np.isfinite(table.total)
+    low, high = (np.full(len(table.group_step), end) for end in (np.inf, -np.inf))
+    use = known & rows
+    np.minimum.at(low, table.group[use], table.total[use])
+    np.maximum.at(high, table.group[use], table.total[use])
+    told = np.unique(table.group[known])
+    return round(float(np.mean(high[told] - low[told] < SPREAD)), 6) if len(told) else 0.0
 
 
 def _mean(values: FloatArray) -> float | None:

@@ -78,8 +78,7 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
     by_reason = all(b.cut is not None for b in batches)
     if not by_reason and run.signals.get("truncation_rate") is None:
         raise NoData("neither finish reasons nor a logged share of cut completions")
-    counts = TokenCounts(run, batches)
-    cut = np.concatenate([counts.cut(b) if b.cut is None else b.cut for b in batches])
+    cut = rows.by_reason(TokenCounts(run, rows).cut, all_told=False)
     cut_all, score = cut, rows.part(name)
     use = np.isfinite(score)
     if not use.any():
@@ -156,7 +155,7 @@ def _malformed(batches: list[RolloutBatch], cut: BoolArray) -> BoolArray:
     texts = [text for b in batches for text in b.completions]
     for form in MARKED:
         found = np.array([EXTRACTORS[form](text[-LONGEST:]) is not None for text in texts], bool)
-        if found[~cut].mean() >= 0.5:
+        if not cut.all() and found[~cut].mean() >= 0.5:
             return ~found
     return np.zeros(len(texts), bool)
 

@@ -70,13 +70,16 @@ class _Change:
 
 
 @tool
-def compare_evaluations(run: Run, *, asked: bool = False) -> Measured[Evaluations]:
+def compare_evaluations(
+    run: Run, *, asked: bool = False, other: float = OTHER, resized: float = RESIZED
+) -> Measured[Evaluations]:
     """The score of the evaluations beside what was evaluated: prompts, samples, settings.
 
     The number of samples follows from the logged count, or from the time of an evaluation and its
     samples per second; prompts from the rollouts of evaluations, where these are kept. A change
     counts where it lasts and what came before was alike at least twice: sets that are drawn anew
-    each time change nothing. `asked` says that the complaint is about evaluations.
+    each time change nothing. `other`: share of prompts from which a set is another one; `resized`:
+    share by which its size differs. `asked` says that the complaint is about evaluations.
 
     Cannot tell: a change of sampling, of the prompt's wording or of the judging of the evaluation.
     """
@@ -89,7 +92,9 @@ def compare_evaluations(run: Run, *, asked: bool = False) -> Measured[Evaluation
         frozenset(run.evaluations.batch(s).prompts) if s in run.evaluations.steps else None
         for s in steps.tolist()
     ]
-    changes = [c for c in (_resized(sizes), _exchanged(prompts), _said(run, steps)) if c]
+    changes = [
+        c for c in (_resized(sizes, resized), _exchanged(prompts, other), _said(run, steps)) if c
+    ]
     change = min(changes, key=lambda c: c.at) if changes else None
     known = bool(np.isfinite(sizes).sum() >= 2) or sum(p is not None for p in prompts) >= 2
     metrics = Evaluations(
@@ -152,19 +157,19 @@ def _sizes(run: Run, steps: IntArray) -> FloatArray:
     return counted if np.isfinite(counted).any() else np.round(at(_RUNTIME) * at(_SPEED))
 
 
-def _resized(sizes: FloatArray) -> _Change | None:
+def _resized(sizes: FloatArray, share: float) -> _Change | None:
     """The number of samples changes for good."""
-    apart = [not abs(n - sizes[0]) <= RESIZED * sizes[0] for n in sizes]
+    apart = [not abs(n - sizes[0]) <= share * sizes[0] for n in sizes]
     at = _for_good(apart) if np.isfinite(sizes).all() and sizes[0] > 0 else None
     return None if at is None else _Change(at, size=(float(sizes[0]), float(sizes[at])))
 
 
-def _exchanged(prompts: Sequence[frozenset[str] | None]) -> _Change | None:
+def _exchanged(prompts: Sequence[frozenset[str] | None], share: float) -> _Change | None:
     """Most prompts are others from an evaluation on, where they were the same ones before."""
     sets = [p for p in prompts if p]
     if len(sets) < len(prompts):
         return None
-    at = _for_good([len(p - sets[0]) > OTHER * len(p) for p in sets])
+    at = _for_good([len(p - sets[0]) > share * len(p) for p in sets])
     if at is None:
         return None
     seen, later = frozenset().union(*sets[:at]), frozenset().union(*sets[at:])

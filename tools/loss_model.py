@@ -113,7 +113,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     units = Units(run, rows.steps, loss.steps)
     if len(units) < fewest:
         raise NoData(_too_few(run, len(units), fewest))
-    counts = TokenCounts(run, batches)
+    counts = TokenCounts(run, rows)
     if summed is None:
         trained = trained_tokens(run, rows, counts, units)
     form = loss_form(run, rows, trained, summed)
@@ -212,7 +212,7 @@ def _miscounted(run: Run, rows: RowTable, counts: TokenCounts, units: Units) -> 
     Where generation runs on behind the answer, the text does not tell which rows were cut.
     """
     cut = np.nan_to_num(units.logged(run.signals.get("truncation_rate"))) > 0
-    mean = units.mean(rows.mean(rows.values(counts.rows)))
+    mean = units.mean(rows.mean(counts.rows))
     apart = mean - units.logged(run.signals.get("completion_length_mean"))
     found: BoolArray = cut & (np.abs(apart) > TOKENS_APART)
     return found
@@ -239,9 +239,9 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts, units: Units) 
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-    n = rows.values(counts.rows)
+    n = counts.rows
     if run.config.flag("mask_truncated_completions") is True:
-        n = np.where(rows.values(counts.cut), 0.0, n)
+        n = np.where(counts.cut, 0.0, n)
     mean = rows.mean(n)
     count = units.logged(run.signals.get("trained_tokens_mean"))
     per_row = count / units.mean(MicrobatchRows(run).of_steps(rows))

@@ -31,8 +31,16 @@ CORRECTIONS = ("vllm_importance_sampling_correction", "rollout_is", "use_tis", "
 """Settings that weigh tokens by how far the sampler is, or switch that off."""
 
 
+PRESENT = 1e-3
+"""Difference, in nats, below which old log-probs are those of the present policy."""
+
+
 class PolicyLag(Dated):
-    """Lag: updates that the trainer's weights are ahead of those that sampled a row."""
+    """Lag: updates that the trainer's weights are ahead of those that sampled a row.
+
+    The onset is that of rows that are too old; without any, that of old log-probs of older rows
+    that are those of the present policy.
+    """
 
     n_rows: int
     allowed: float | None
@@ -95,6 +103,10 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
     off = [bool((lags[s] > bound).any()) for s in steps]
     first = next((i for i, o in enumerate(off) if o), None)
     fits = _fits(list(read_sides(run, "trainer", "engine")))
+    dated = steps
+    if first is None:  # none is too old: what is left to date are old log-probs of the present
+        dated, present = list(fits.present), list(fits.present.values())
+        first = next((i for i in range(len(present)) if all(present[i:])), None)
     metrics = PolicyLag(
         n_rows=len(everything),
         allowed=allowed,
@@ -113,8 +125,8 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
         old_fits_difference=fits.old,
         old_copied=fits.copied,
         old_is_new_difference=fits.same,
-        first_bad_step=None if first is None else steps[first],
-        last_good_step=None if not first else steps[first - 1],
+        first_bad_step=None if first is None else dated[first],
+        last_good_step=None if not first else dated[first - 1],
         from_start=first == 0,
         sampled=True,
     )
@@ -143,11 +155,14 @@ class _Fits:
     old: float | None
     copied: bool | None
     same: float | None
+    present: dict[int, bool]
+    """By step with lagging rows: their old log-probs are those of the present policy."""
 
 
 def _fits(sides: list[Sides]) -> _Fits:
     """Which log-probs the engine's fit, on rows of older weights and on the others."""
     found: dict[str, list[FloatArray]] = {k: [] for k in ("lagging", "current", "old", "same")}
+    present: dict[int, bool] = {}
     for s in sides:
         engine, new, old = s.side("engine"), s.side("new"), s.side("old")
         own = new if new is not None else s.trainer
@@ -159,7 +174,9 @@ def _fits(sides: list[Sides]) -> _Fits:
             if kind == "lagging" and old is not None:
                 found["old"].append(np.abs(old - engine)[use])
                 if new is not None:
-                    found["same"].append(np.abs(old - new)[use])
+                    found["same"].append(same := np.abs(old - new)[use])
+                    if len(same):
+                        present[s.step] = bool(same.mean() < PRESENT)
     pools = {k: np.concatenate(v) for k, v in found.items() if v}
     mean = {k: _r(v.mean()) for k, v in pools.items() if len(v)}
     return _Fits(
@@ -169,6 +186,7 @@ def _fits(sides: list[Sides]) -> _Fits:
         mean.get("old"),
         bool((pools["old"] == 0).all()) if "old" in mean else None,
         mean.get("same"),
+        present,
     )
 
 

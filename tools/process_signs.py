@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from firstbad.tools.errors import NoData
@@ -15,6 +17,12 @@ SPAN = 30
 FEWEST = 3
 """Values that a side needs."""
 WHOLE = ("step_time", "gpu_util", "throughput", "staleness")
+OTHERS = re.compile(
+    r"(?:^|[^a-z])(?:gpu|cpu|ram|mem(?:ory)?|queue|backlog|pending|inflight|in_flight|workers?)"
+    r"(?:[^a-z]|$)",
+    re.I,
+)
+"""Names of further signs, as trackers and trainers log them under keys of their own."""
 
 
 class ProcessSigns(Metrics):
@@ -41,6 +49,8 @@ def read_process_signs(
 ) -> Measured[ProcessSigns]:
     """Time of a step and of its phases, GPU use and throughput on both sides of a change.
 
+    Memory, processors, queues and workers are shown where keys of the log name them.
+
     Medians of up to 30 steps a side; without steps given, of the first and last third. They tell
     where to look and set no window: a step may take longer for many harmless reasons.
 
@@ -50,7 +60,9 @@ def read_process_signs(
     phases = run.signals.under("phase_seconds")
     rows: list[tuple[Scalar, ...]] = []
     medians: dict[str, tuple[float, float]] = {}
-    for name, signal in {**signals, **{f"phase {n}": s for n, s in phases.items()}}.items():
+    others = {n: s for n, s in run.signals.unknown.items() if OTHERS.search(n)}
+    every = {**signals, **{f"phase {n}": s for n, s in phases.items()}, **others}
+    for name, signal in every.items():
         sides = _sides(signal, before, after)
         if sides is not None:
             medians[name] = sides
@@ -58,7 +70,9 @@ def read_process_signs(
     if not rows:
         raise NoData("no step time, phase time, GPU use or throughput logged on both sides")
     step = medians.get("step_time")
-    gained = {n.removeprefix("phase "): b - a for n, (a, b) in medians.items() if "phase " in n}
+    gained = {
+        n.removeprefix("phase "): b - a for n, (a, b) in medians.items() if n.startswith("phase ")
+    }
     most = max(gained, key=lambda n: gained[n], default=None)
     longer = None if step is None else step[1] - step[0]
     at = after if after is not None else before

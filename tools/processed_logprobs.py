@@ -9,7 +9,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
-from firstbad.tools.numbers import number
+from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.sides import Sides, pooled, read_sides
@@ -238,12 +238,14 @@ def _steady(rows: list[tuple[int, float, float, float, float]]) -> bool | None:
 
 def _told(m: Processing) -> str:
     ratio = "none" if m.temperature_ratio is None else number(m.temperature_ratio, digits=3)
-    return (
+    text = (
         f"engine less trainer log-probs on {number(m.n_tokens)} tokens: temperature ratio {ratio} "
-        f"explains {number(m.slope_fit, digits=3)} of the spread; kept mass "
-        f"{number(m.kept_mass, digits=3)}, {number(m.one_sided, digits=3)} of the difference is "
-        "what the engine gives more"
+        f"explains {percent(m.slope_fit)} of the spread; {percent(m.one_sided)} of the difference "
+        "is what the engine gives more"
     )
+    if m.one_sided > ONE_SIDED:
+        text += f", as if {percent(m.kept_mass)} of the probability were kept"
+    return text
 
 
 def _r(value: float | np.floating) -> float:

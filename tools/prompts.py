@@ -10,6 +10,8 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.stats import level_shift
 
+SDS, SHARE = 5.0, 0.1
+"""Spreads of a step, and share of the level, by which prompts differ where they changed."""
 AROUND, BESIDE = 5, 10
 """Steps from one on whose prompts are held against those of the steps before it."""
 MORE_WORDS, MORE_PROMPTS = 0.1, 0.3
@@ -33,11 +35,13 @@ class Prompts(Dated):
 
 
 @tool
-def compare_prompts(run: Run, *, at_step: int | None = None) -> Measured[Prompts]:
+def compare_prompts(
+    run: Run, *, at_step: int | None = None, sds: float = SDS, share: float = SHARE
+) -> Measured[Prompts]:
     """A lasting change of the prompt mix, and how far it lies from another change.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
-    when the levels differ by more than five spreads of a step and by more than a tenth.
+    when the levels differ by more than `sds` spreads of a step and by more than `share`.
 
     Cannot tell: a change of difficulty between prompts that look alike.
     """
@@ -46,7 +50,7 @@ def compare_prompts(run: Run, *, at_step: int | None = None) -> Measured[Prompts
         raise NoData("no rollouts with their prompts")
     w, characters = _sizes(batches)
     steps = [b.step for b in batches]
-    at, sds, changed = _change(w, characters)
+    at, spreads, changed = _change(w, characters, sds, share)
     fresh = None
     if at is not None:
         old = {t for b in batches[:at] for p in set(b.prompts) for t in p.split()}
@@ -57,7 +61,7 @@ def compare_prompts(run: Run, *, at_step: int | None = None) -> Measured[Prompts
     metrics = Prompts(
         n_steps=len(batches),
         n_distinct=distinct,
-        shift_sds=round(min(sds, 1e6), 4),
+        shift_sds=round(min(spreads, 1e6), 4),
         words_before=round(float(w[:at].mean()), 3) if at else None,
         words_after=round(float(w[at:].mean()), 3) if at else None,
         new_words_share=fresh,
@@ -131,7 +135,7 @@ def prompt_change(batches: list[RolloutBatch]) -> int | None:
     """Index of the first batch with other prompts; None where they do not change for good."""
     if not batches:
         return None
-    at, _, changed = _change(*_sizes(batches))
+    at, _, changed = _change(*_sizes(batches), SDS, SHARE)
     return at if changed else None
 
 
@@ -143,10 +147,12 @@ def _sizes(batches: list[RolloutBatch]) -> tuple[FloatArray, FloatArray]:
     return np.array(words), np.array(characters)
 
 
-def _change(words: FloatArray, characters: FloatArray) -> tuple[int | None, float, bool]:
+def _change(
+    words: FloatArray, characters: FloatArray, sds: float, share: float
+) -> tuple[int | None, float, bool]:
     shifts = [s for s in (level_shift(words), level_shift(characters)) if s is not None]
     if not shifts:
         return None, 0.0, False
     best = max(shifts, key=lambda s: s.sds)
-    large = abs(best.after - best.before) > 0.1 * max(abs(best.before), 1e-9)
-    return best.index, best.sds, bool(best.sds > 5 and large)
+    large = abs(best.after - best.before) > share * max(abs(best.before), 1e-9)
+    return best.index, best.sds, bool(best.sds > sds and large)

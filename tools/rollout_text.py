@@ -67,8 +67,10 @@ class RolloutText(Metrics):
     """Distinct completions over completions, within groups."""
     words_before: float
     words_after: float
-    text_changed: bool
-    """A kind of trouble rises by more than a fifth of the rows, or distinctness halves."""
+    worse_by: float
+    """Share of the rows by which the kind of trouble that grew most has grown."""
+    distinct_kept: float
+    """`distinct_after` over `distinct_before`; 1 where nothing was distinct before."""
 
 
 @tool
@@ -121,7 +123,8 @@ def read_rollouts(
         distinct_after=y["distinct"],
         words_before=x["words"],
         words_after=y["words"],
-        text_changed=bool(worse > 0.2 or y["distinct"] < 0.5 * x["distinct"]),
+        worse_by=round(worse, 6),
+        distinct_kept=round(y["distinct"] / x["distinct"], 6) if x["distinct"] else 1.0,
     )
     table = (
         _beside(a[-1], b[0], rows)

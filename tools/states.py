@@ -116,9 +116,12 @@ def _column(run: Run, step: int, kept: FlightStep | None) -> dict[str, Scalar]:
         if kept.norms:
             found["gradient norm before clipping"] = _largest(n.before_clip for n in kept.norms)
             found["gradient norm after clipping"] = _largest(n.after_clip for n in kept.norms)
-    for name, signal in SIGNALS.items():
-        if (values := run.signals.get(signal)) is not None and (at := values.at(step)) is not None:
+    for name, key in SIGNALS.items():
+        if (values := run.signals.get(key)) is not None and (at := values.at(step)) is not None:
             found[name] = _short(at)
+    for part, signal in run.signals.under("reward_part").items():
+        if (at := signal.at(step)) is not None:
+            found[f"`{part}`"] = _short(at)
     found |= _tokens(run, step)
     return {key: value for key, value in found.items() if value is not None}
 

@@ -444,7 +444,7 @@ CASES = [
     Case("p28", OldBefore, "incident", "prob.old_logprob_source", (31, 33)),
     Case("p29", HalfPrecision, "healthy", twin_of="prob.engine_mismatch"),
     Case("p30", Bare, "incident", "prob.weight_sync", (31, 39), files=_no_ledger),
-    Case("p31", OldIsPresent, "incident", "prob.old_logprob_source"),
+    Case("p31", OldIsPresent, "incident", "prob.old_logprob_source", (1, 6)),
     Case("p32", Corrected, "undetermined", twin_of="prob.old_logprob_source"),
     Case("p33", NoCache, "healthy", twin_of="prob.weight_sync"),
     Case("p34", lambda: LessExact(**START), "incident", "prob.engine_mismatch",

@@ -94,7 +94,9 @@ def test_which_log_probs_fit_old_rows(
         logp_old=olds[old],
         logp_engine=engine,
     )
-    m = measure(TOOL, run_of(make_run, batch, {7: [3, 0]}, [dumped]))
+    run = run_of(make_run, batch, {7: [3, 0]}, [dumped], max_staleness=4)  # none is too old
+    m = measure(TOOL, run)
+    assert m["first_bad_step"] == (7 if old == "present" else None)
     assert (m["n_lagging_tokens"], m["lagging_difference"]) == (8, pytest.approx(0.3))
     assert m["current_difference"] == pytest.approx(0.05)
     assert m["old_fits_difference"] == pytest.approx(fits)

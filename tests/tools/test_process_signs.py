@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.process_signs import read_process_signs  # "read_process_signs"
 from firstbad.tools.readers.aliases import alias_of
-from firstbad.tools.run import Run
+from firstbad.tools.run import Run, Signal, Signals
 
 Make = Callable[..., Run]
 
@@ -42,6 +43,30 @@ def test_a_steady_process_has_factors_of_one(make_run: Make) -> None:
     m = read_process_signs(make_run(signals={"step_time": [2.0, 2.1] * 15})).metrics
     assert m.step_time_factor == pytest.approx(1.0, abs=0.05)
     assert (m.phase_seconds_gained, m.events_at_change) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("system/gpu.0.memoryAllocated", True),
+        ("ray/cpu.util", True),
+        ("rollout_queue_size", True),
+        ("pending_requests", True),
+        ("n_workers", True),
+        ("memorable_score", False),
+        ("my_metric", False),
+    ],
+)
+def test_further_signs_are_shown_under_their_own_names(
+    make_run: Make, key: str, shown: bool
+) -> None:
+    run = make_run(signals={"step_time": [2.0] * 20 + [6.0] * 20})
+    values = np.array([3.0] * 20 + [40.0] * 20)
+    unknown = {key: Signal(key, np.arange(1, 41), values, key)}
+    run.signals = Signals(run.signals.known, unknown)
+    found = read_process_signs(run, before=20, after=21)
+    assert ((key, "", 3.0, 40.0) in found.tables[0].rows) is shown
+    assert found.metrics.phase_seconds_gained is None
 
 
 def test_too_few_steps_on_a_side_are_no_data(make_run: Make) -> None:

@@ -16,6 +16,8 @@ from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Event, EventKind
 
 NAME = r"(?:.*/)?run\.json"
+CONTINUES = "a new process continues this record"
+"""What the recorder says of a restart."""
 _MAX_BYTES = 16 * 2**20
 
 
@@ -66,8 +68,8 @@ def read_record(root: Root) -> Record:
         record.files.add(file.name)
         record.metrics.add(f"{folder}metrics.jsonl")
         record.sources.append(root.source(file, "config", data))
-        _process(root, record, file.name, said)
         record.events += _events(root, record, f"{folder}events.jsonl")
+        _process(root, record, file.name, said)
     if len(folders) > 1:
         names = ", ".join(f"`{folder or '.'}`" for folder in sorted(folders)[:5])
         raise UserError(
@@ -78,22 +80,24 @@ def read_record(root: Root) -> Record:
 
 
 def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> None:
-    """Each process that wrote into the record: its settings, and how the last one ended."""
+    """Each process that wrote into the record: what differs from the one before, and the end."""
     restarts = said.get("restarts")
     later = [one for one in restarts if isinstance(one, dict)] if isinstance(restarts, list) else []
-    for process in (said, *later):
+    steps = _restarted_at(record.events, len(later))
+    before: dict[str, object] = {}
+    for process, step in zip((said, *later), (None, *steps), strict=True):
         own = process.get("config")
         settings = visible(own) if isinstance(own, dict) else {}
-        changed = [
-            k for k, v in settings.items() if k in record.settings and record.settings[k] != v
-        ]
-        if process is not said and changed:
-            told = ", ".join(
-                f"{k}: {as_text(record.settings[k], 80)} -> {as_text(settings[k], 80)}"
-                for k in changed[:5]
-            )
-            record.events.append(Event("config_change", None, told, name))
+        around = _around(process)
+        for known, now in ((record.settings, settings), (before, around)):
+            changed = [k for k, v in now.items() if k in known and known[k] != v]
+            if process is not said and changed:
+                told = ", ".join(
+                    f"{k}: {as_text(known[k], 80)} -> {as_text(now[k], 80)}" for k in changed[:5]
+                )
+                record.events.append(Event("config_change", step, told, name))
         record.settings |= settings
+        before |= around
     if said.get("finished"):
         record.events.append(Event("end", None, "the recorder was closed", name))
     else:
@@ -105,6 +109,21 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
             "dropped",
             f"`{name}`: the recorder could not write {as_text(dropped, 80)} values ({why})",
         )
+
+
+def _around(process: Mapping[str, Any]) -> dict[str, object]:
+    """Versions of code and libraries, device and environment of a process, flat."""
+    found: dict[str, object] = {k: process[k] for k in ("python", "device") if k in process}
+    for kind in ("versions", "environment"):
+        if isinstance(own := process.get(kind), dict):
+            found |= {f"{kind}.{k}": v for k, v in visible(own).items()}
+    return found
+
+
+def _restarted_at(events: list[Event], n: int) -> list[int | None]:
+    """Step of each restart, where every one of them wrote its own event; else all None."""
+    steps = [e.step for e in events if e.kind == "resume" and e.text == CONTINUES]
+    return steps if len(steps) == n else [None] * n
 
 
 def _events(root: Root, record: Record, name: str) -> Iterator[Event]:

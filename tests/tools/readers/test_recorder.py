@@ -40,8 +40,8 @@ def test_settings_and_events(tmp_path: Path) -> None:
     assert told(run) == [
         ("phase", 1, "hard problems"),
         ("warning", 1, "verifier timed out"),
-        ("end", None, "the recorder was closed"),
         ("phase", None, "evaluation: began"),
+        ("end", None, "the recorder was closed"),
     ]
     assert set(run.signals.known) == {"reward_mean"}
     assert not run.signals.unknown, "the clock of a line is no metric"
@@ -53,8 +53,20 @@ def test_a_restart_is_a_resume_with_the_settings_of_the_later_process(tmp_path: 
     run = open_run(str(tmp_path))
     assert run.config.number("lr") == 2.0
     assert [e.step for e in run.events if e.kind == "resume"] == [4]
-    assert ("config_change", None, "lr: 1.0 -> 2.0") in told(run)
+    assert ("config_change", 4, "lr: 1.0 -> 2.0") in told(run)
     assert run.signals.steps.tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_other_versions_after_a_restart(tmp_path: Path, silent: bool) -> None:
+    for first, torch in ((1, "2.12.0"), (4, "2.13.0")):
+        with Recorder(tmp_path, config={"lr": 1.0}, versions={"torch": torch}) as recorder:
+            recorder.scalars(first, reward=0.5)
+    if silent:  # a process that wrote no step: which restart is which is not known
+        with Recorder(tmp_path, config={"lr": 1.0}, versions={"torch": "2.13.0"}):
+            pass
+    change = ("config_change", None if silent else 4, "versions.torch: 2.12.0 -> 2.13.0")
+    assert change in told(open_run(str(tmp_path)))
 
 
 def test_a_record_that_was_not_closed_says_so(tmp_path: Path) -> None:
