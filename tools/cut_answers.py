@@ -9,8 +9,8 @@ from firstbad.tools.evidence import Metrics, Table
 from firstbad.tools.groups import outcome_part
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import total_reward
-from firstbad.tools.run import BoolArray, FloatArray, Run
+from firstbad.tools.row_table import RowTable
+from firstbad.tools.run import FloatArray, IntArray, Run
 from firstbad.tools.token_counts import TokenCounts
 
 SPREAD = 1e-4
@@ -54,25 +54,11 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
         raise NoData("no rollouts whose answers may be cut")
     counts = TokenCounts(run, batches)
     part = outcome_part(run, batches)
-    cut: list[BoolArray] = []
-    score: list[FloatArray] = []
-    size: list[FloatArray] = []
-    kept: list[int] = []
-    flat_all: list[bool] = []
-    flat_left: list[bool] = []
-    for batch in batches:
-        own = counts.cut(batch)
-        cut.append(own)
-        score.append(batch.rewards.get(part, np.full(len(batch), np.nan)))
-        size.append(counts.rows(batch))
-        total = total_reward(run, batch)
-        for group in np.unique(batch.group).tolist():
-            rows = batch.group == group
-            kept.append(int((rows & ~own).sum()))
-            if total is not None:
-                flat_all.append(_is_flat(total[rows]))
-                flat_left.append(_is_flat(total[rows & ~own]))
-    cuts, scores, sizes = np.concatenate(cut), np.concatenate(score), np.concatenate(size)
+    rows = RowTable.of(run, batches)
+    cuts, sizes = rows.values(counts.cut), rows.values(counts.rows)
+    scores = rows.part(part) if part else np.full(len(cuts), np.nan)
+    groups = int(rows.group.max()) + 1
+    scored = bool(np.isfinite(rows.total).any())
     metrics = CutAnswers(
         n_rows=len(cuts),
         n_cut=int(cuts.sum()),
@@ -82,9 +68,11 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
         tokens_cut=_mean(sizes[cuts]),
         tokens_finished=_mean(sizes[~cuts]),
         rows_left=round(float((~cuts).sum()) / len(batches), 4),
-        group_left=round(float(np.mean(kept)), 4),
-        flat_all=round(float(np.mean(flat_all)), 6) if flat_all else 0.0,
-        flat_left=round(float(np.mean(flat_left)), 6) if flat_left else 0.0,
+        group_left=round(float((~cuts).sum()) / groups, 4),
+        flat_all=_flat_share(rows.total, rows.group, groups) if scored else 0.0,
+        flat_left=_flat_share(np.where(cuts, np.nan, rows.total), rows.group, groups)
+        if scored
+        else 0.0,
     )
     table = Table(
         title="cut and finished answers",
@@ -108,9 +96,13 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
     )
 
 
-def _is_flat(total: FloatArray) -> bool:
-    known = total[np.isfinite(total)]
-    return len(known) < 2 or bool(np.ptp(known) < SPREAD)
+def _flat_share(total: FloatArray, group: IntArray, groups: int) -> float:
+    """Share of the groups whose known rewards, (N,), have no spread; fewer than two have none."""
+    known = np.isfinite(total)
+    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(low, group[known], total[known])
+    np.maximum.at(high, group[known], total[known])
+    return round(float((high - low < SPREAD).mean()), 6)
 
 
 def _mean(values: FloatArray) -> float | None:
