@@ -486,11 +486,11 @@ def _one_line(lines: Sequence[str], place: int) -> str:
 
 
 @cache
-def field_texts(kind: type[BaseModel]) -> dict[str, str]:
+def field_texts(kind: type[BaseModel | Metrics]) -> dict[str, str]:
     """The string that stands under each field of a record, from the class and those above it."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
-        if each is BaseModel or not issubclass(each, BaseModel):
+        if each in (BaseModel, Metrics) or not issubclass(each, (BaseModel, Metrics)):
             continue
         (body,) = ast.parse(textwrap.dedent(getsource(each))).body
         assert isinstance(body, ast.ClassDef)
@@ -523,7 +523,7 @@ def _parameters(function: Any) -> Iterator[tuple[str, Any, object]]:
         yield shown, info, parameter.default
 
 
-def _metrics(kind: type[Metrics], leave: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
+def _metrics(kind: Any, leave: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
     told = field_texts(kind)
     for name, field in kind.model_fields.items():
         if name not in leave:

@@ -9,6 +9,8 @@ from firstbad.playbooks.results import LeastBad, Onset
 from firstbad.tools.moments import READABLE
 from firstbad.tools.optimizer_state import COUNTS
 
+NO_OPTIMIZER = "it holds no optimizer state"
+
 
 def unfit_checkpoints(seen: Seen) -> dict[int, str]:
     """Checkpoints whose parts do not belong together, by step: what is wrong with each."""
@@ -24,6 +26,8 @@ def unfit_checkpoints(seen: Seen) -> dict[int, str]:
 def _counts(row: Sequence[object]) -> str:
     """Steps of the parts of a checkpoint, in words."""
     _, own, optimizer, schedule, _ = row
+    if optimizer is None:
+        return NO_OPTIMIZER
     parts = (("model", own), ("optimizer", optimizer), ("schedule", schedule))
     return "its " + ", its ".join(f"{name} is of step {n}" for name, n in parts if n is not None)
 
@@ -38,6 +42,11 @@ def passed_over(unfit: Mapping[int, str], onset: Onset, named: str | None) -> tu
         for step, why in sorted(unfit.items())
         if start < step < onset.earliest
     )
+
+
+def weights_alone(over: Sequence[str]) -> str | None:
+    """The newest checkpoint that was passed over for want of its optimizer alone."""
+    return next((o.partition(":")[0] for o in reversed(over) if o.endswith(NO_OPTIMIZER)), None)
 
 
 def resume_from(onset: Onset | None, checkpoint_steps: Sequence[int]) -> str | None:

@@ -10,7 +10,7 @@ from firstbad.tools.groups import outcome_part
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, IntArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 from firstbad.tools.token_counts import TokenCounts
 
 SPREAD = 1e-4
@@ -52,29 +52,25 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
     batches = [b for b in run.rollouts.batches() if len(b)]
     if not batches:
         raise NoData("no rollouts whose answers may be cut")
-    counts = TokenCounts(run, batches)
+    table = RowTable.of(run, batches)
+    counts = TokenCounts(run, table)
     part = outcome_part(run, batches)
-    rows = RowTable.of(run, batches)
-    cuts, sizes = rows.values(counts.cut), rows.values(counts.rows)
-    scores = rows.part(part) if part else np.full(len(cuts), np.nan)
-    groups = int(rows.group.max()) + 1
-    scored = bool(np.isfinite(rows.total).any())
+    cut, score, size = counts.cut, table.part(part), counts.rows
+    kept = np.bincount(table.group[~cut], minlength=len(table.group_step))
     metrics = CutAnswers(
-        n_rows=len(cuts),
-        n_cut=int(cuts.sum()),
-        share_cut=round(float(cuts.mean()), 6),
-        right_cut=_mean(scores[cuts]),
-        right_finished=_mean(scores[~cuts]),
-        tokens_cut=_mean(sizes[cuts]),
-        tokens_finished=_mean(sizes[~cuts]),
-        rows_left=round(float((~cuts).sum()) / len(batches), 4),
-        group_left=round(float((~cuts).sum()) / groups, 4),
-        flat_all=_flat_share(rows.total, rows.group, groups) if scored else 0.0,
-        flat_left=_flat_share(np.where(cuts, np.nan, rows.total), rows.group, groups)
-        if scored
-        else 0.0,
+        n_rows=len(cut),
+        n_cut=int(cut.sum()),
+        share_cut=round(float(cut.mean()), 6),
+        right_cut=_mean(score[cut]),
+        right_finished=_mean(score[~cut]),
+        tokens_cut=_mean(size[cut]),
+        tokens_finished=_mean(size[~cut]),
+        rows_left=round(float((~cut).sum()) / len(batches), 4),
+        group_left=round(float(np.mean(kept)), 4),
+        flat_all=_flat_share(table, np.ones_like(cut)),
+        flat_left=_flat_share(table, ~cut),
     )
-    table = Table(
+    both = Table(
         title="cut and finished answers",
         columns=("answers", "rows", f"`{part}`", "tokens"),
         rows=(
@@ -89,20 +85,22 @@ def compare_cut_answers(run: Run) -> Measured[CutAnswers]:
     )
     return Measured(
         metrics,
-        f"{percent(metrics.share_cut)} of {len(cuts)} answers are cut; without them a group has "
+        f"{percent(metrics.share_cut)} of {len(cut)} answers are cut; without them a group has "
         f"{number(metrics.group_left, digits=3)} rows, and {percent(metrics.flat_all)} -> "
         f"{percent(metrics.flat_left)} of the groups have no spread",
-        tables=(table,) if metrics.n_cut else (),
+        tables=(both,) if metrics.n_cut else (),
     )
 
 
-def _flat_share(total: FloatArray, group: IntArray, groups: int) -> float:
-    """Share of the groups whose known rewards, (N,), have no spread; fewer than two have none."""
-    known = np.isfinite(total)
-    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
-    np.minimum.at(low, group[known], total[known])
-    np.maximum.at(high, group[known], total[known])
-    return round(float((high - low < SPREAD).mean()), 6)
+def _flat_share(table: RowTable, rows: BoolArray) -> float:
+    """Share of the groups with known rewards that have no spread of them over these rows."""
+    known = np.isfinite(table.total)
+    low, high = (np.full(len(table.group_step), end) for end in (np.inf, -np.inf))
+    use = known & rows
+    np.minimum.at(low, table.group[use], table.total[use])
+    np.maximum.at(high, table.group[use], table.total[use])
+    told = np.unique(table.group[known])
+    return round(float(np.mean(high[told] - low[told] < SPREAD)), 6) if len(told) else 0.0
 
 
 def _mean(values: FloatArray) -> float | None:

@@ -78,8 +78,7 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
     by_reason = all(b.cut is not None for b in batches)
     if not by_reason and run.signals.get("truncation_rate") is None:
         raise NoData("neither finish reasons nor a logged share of cut completions")
-    counts = TokenCounts(run, batches)
-    cut = np.concatenate([counts.cut(b) if b.cut is None else b.cut for b in batches])
+    cut = rows.by_reason(TokenCounts(run, rows).cut, all_told=False)
     cut_all, score = cut, rows.part(name)
     use = np.isfinite(score)
     if not use.any():

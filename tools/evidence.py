@@ -7,6 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
+from firstbad.tools.metrics import Metrics as Metrics
+from firstbad.tools.metrics import Plain
+
 Scalar = bool | int | float | str | None
 Status = Literal["measured", "no_data", "error"]
 Origin = Literal["tool", "probe", "preflight", "model", "human"]
@@ -16,24 +19,6 @@ class Record(BaseModel):
     """Base of everything that is saved: frozen, closed, no silent coercion of extra fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Metrics(Record):
-    """Base of what a tool measures: bool, int, finite float, or None for "cannot be had".
-
-    Subclasses name their fields; a gate may use these names and no others.
-    """
-
-    # Most tools of a run have no data, and then nothing is built of what they measure.
-    model_config = ConfigDict(defer_build=True)
-
-    @model_validator(mode="after")
-    def _finite(self) -> Metrics:
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"`{name}` is {value}: count non-finite values, never store them")
-        return self
 
 
 class Dated(Metrics):
@@ -106,7 +91,7 @@ class Evidence(Record):
     window: StepWindow | None = None
     status: Status
     origin: Origin = "tool"
-    metrics: dict[str, bool | int | float | None] | None = None
+    metrics: dict[str, Plain] | None = None
     tables: tuple[Table, ...] = ()
     sources: tuple[Source, ...] = ()
     summary: str = ""

@@ -27,8 +27,10 @@ class Truncation(HeldToSettings):
 
     n_steps: int
     cap: float | None
+    truncated_start: float
+    """Mean share over the first tenth, of three steps at least."""
     truncated_first: float
-    """Mean share over the first third."""
+    """... over the first third."""
     truncated_last: float
     truncated_largest: float
     reaches_cap: bool
@@ -75,10 +77,12 @@ def check_truncation(run: Run) -> Measured[Truncation]:
     if fell:  # that one launch has another cap than the one before is what it is about
         rate, at, held_from = whole.signals.known[rate.name], rise, None
     first, _, last = (float(v.mean()) for v in np.array_split(rate.values, 3))
-    start = float(rate.values[: max(3, len(rate.values) // 10)].mean()) > 0.5
+    at_first = float(rate.values[: max(3, len(rate.values) // 10)].mean())
+    start = at_first > 0.5
     metrics = Truncation(
         n_steps=len(rate.values),
         cap=cap,
+        truncated_start=_r(at_first),
         truncated_first=_r(first),
         truncated_last=_r(last),
         truncated_largest=_r(float(rate.values.max())),
@@ -163,10 +167,9 @@ def measure_length_pay(run: Run) -> Measured[LengthByOutcome]:
     batches = [b for b in run.rollouts.batches() if b.rewards or b.total is not None]
     if len(batches) < 6:
         raise NoData("rollouts with rewards of fewer than six steps")
-    counts = TokenCounts(run, batches)
     outcome = outcome_part(run, batches)
     rows = RowTable.of(run, batches)
-    n = rows.values(counts.rows)
+    n = TokenCounts(run, rows).rows
     thirds = np.array_split(np.arange(len(batches)), 3)
     of_third = np.concatenate([np.full(len(t), i) for i, t in enumerate(thirds)])[rows.step]
     means = [float(np.mean(part)) for part in np.array_split(rows.mean(n), 3)]

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
-from firstbad.tools.loss_forms import OF_LOG_PROBS, loss_form, loss_type, policy_loss
+from firstbad.tools.loss_forms import OF_LOG_PROBS, gain_loss, loss_form, loss_type, policy_loss
 from firstbad.tools.loss_units import SCHEDULED, Units
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
@@ -34,6 +34,8 @@ class LossTerms:
     """Last step before each unit."""
     logged: FloatArray
     policy: FloatArray
+    gains: FloatArray
+    """Of `policy`: what rows with an advantage above 0 bring to it."""
     kl: FloatArray
     """beta x logged KL, zeros where there is none."""
     entropy: FloatArray | None
@@ -54,6 +56,7 @@ class LossTerms:
             opened=self.opened[part],
             logged=self.logged[part],
             policy=self.policy[part],
+            gains=self.gains[part],
             kl=self.kl[part],
             entropy=entropy,
             spread=self.spread[part],
@@ -113,7 +116,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     units = Units(run, rows.steps, loss.steps)
     if len(units) < fewest:
         raise NoData(_too_few(run, len(units), fewest))
-    counts = TokenCounts(run, batches)
+    counts = TokenCounts(run, rows)
     if summed is None:
         trained = trained_tokens(run, rows, counts, units)
     form = loss_form(run, rows, trained, summed)
@@ -137,6 +140,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             h,
             units.root(spread) * weights,
             units.mean(padded),
+            units.mean(gain_loss(form, rows)) * weights,
         ]
     )
     table = columns[
@@ -153,6 +157,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 1],
             table[:, 2],
             table[:, 3],
+            table[:, 8],
             table[:, 4],
             None if whole is None or np.isnan(table[:, 5]).any() else table[:, 5],
             table[:, 6],
@@ -212,7 +217,7 @@ def _miscounted(run: Run, rows: RowTable, counts: TokenCounts, units: Units) -> 
     Where generation runs on behind the answer, the text does not tell which rows were cut.
     """
     cut = np.nan_to_num(units.logged(run.signals.get("truncation_rate"))) > 0
-    mean = units.mean(rows.mean(rows.values(counts.rows)))
+    mean = units.mean(rows.mean(counts.rows))
     apart = mean - units.logged(run.signals.get("completion_length_mean"))
     found: BoolArray = cut & (np.abs(apart) > TOKENS_APART)
     return found
@@ -239,9 +244,9 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts, units: Units) 
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-    n = rows.values(counts.rows)
+    n = counts.rows
     if run.config.flag("mask_truncated_completions") is True:
-        n = np.where(rows.values(counts.cut), 0.0, n)
+        n = np.where(counts.cut, 0.0, n)
     mean = rows.mean(n)
     count = units.logged(run.signals.get("trained_tokens_mean"))
     per_row = count / units.mean(MicrobatchRows(run).of_steps(rows))

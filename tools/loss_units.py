@@ -35,11 +35,11 @@ class Units:
             if found:
                 break
         rows = [of_rows for _, of_rows in found]
-        self.steps: IntArray = logged[[max(of_rows) for of_rows in rows]] if rows else logged[:0]
+        self.steps: IntArray = logged[[max(of_unit) for of_unit in rows]] if rows else logged[:0]
         """(U,) last logged step of each."""
         self.starts: IntArray = batches[[min(b) for b, _ in found]] if found else batches[:0]
         """(U,) first step with rollouts of each."""
-        opened = [min(windows[i][0] for i in of_rows) // micro for of_rows in rows]
+        opened = [min(windows[i][0] for i in of_unit) // micro for of_unit in rows]
         self.opened: IntArray = np.array(opened, np.int64)
         """(U,) last step before each."""
         self.plain = all(len(b) == len(r) == 1 for b, r in found) and micro == 1
@@ -47,11 +47,12 @@ class Units:
         self._batches = [b for b, _ in found]
         single = all(len(b) == 1 for b in self._batches)
         self._singly = np.array([b[0] for b in self._batches], np.int64) if single else None
-        self._weight = {
-            int(logged[i]): (unit, float(windows[i][1] - windows[i][0]))
-            for unit, of_rows in enumerate(rows)
-            for i in of_rows
-        }
+        of_rows = [(i, unit) for unit, of_unit in enumerate(rows) for i in of_unit]
+        places, self._unit = np.array(of_rows, np.int64).reshape(-1, 2).T
+        self._logged: IntArray = logged[places]
+        """(L,) logged steps that belong to a unit; `_unit` (L,) is which, `_width` (L,) how many
+        micro-batches each is the mean of."""
+        self._width = np.array([windows[i][1] - windows[i][0] for i in places], np.float64)
 
     def __len__(self) -> int:
         """Number of units."""
@@ -59,12 +60,13 @@ class Units:
 
     def logged(self, signal: Signal | None) -> FloatArray:
         """(U,) mean of a signal over the rows that hold it; NaN where none does."""
-        total, weight = np.zeros(len(self)), np.zeros(len(self))
-        for step, (unit, width) in self._weight.items():
-            value = None if signal is None else signal.at(step)
-            if value is not None:
-                total[unit] += width * value
-                weight[unit] += width
+        if signal is None:
+            return np.full(len(self), np.nan)
+        values = signal.on(self._logged)
+        use = ~np.isnan(values)
+        unit, width = self._unit[use], self._width[use]
+        total = np.bincount(unit, weights=width * values[use], minlength=len(self))
+        weight = np.bincount(unit, weights=width, minlength=len(self))
         found: FloatArray = np.divide(
             total, weight, out=np.full(len(self), np.nan), where=weight > 0
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from firstbad.tools.between_checkpoints import Began, began_between
 from firstbad.tools.errors import NoData
-from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.inert_pickle import Refused
 from firstbad.tools.numbers import number
 from firstbad.tools.registry import Measured, tool
@@ -196,6 +196,11 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
         text += f", and the run was resumed at step {last_resume}" if last_resume else ""
     if unread:
         text += f"; {len(unread)} files not read: {unread[0]}"
+    rows: list[tuple[Scalar, ...]] = [
+        (s.step, s.own, s.counted, s.planned, fits[s.step]) for s in saved
+    ]
+    rows += [(c.step, c.state_step, None, None, False) for c in _without_optimizer(run)]
+    rows.sort(key=lambda row: int(row[0] or 0))
     return Measured(
         metrics,
         text,
@@ -203,17 +208,21 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
             Table(
                 title=COUNTS,
                 columns=("checkpoint", "its own state", "optimizer", "schedule", "fits"),
-                rows=tuple(
-                    (s.step, s.own, s.counted, s.planned, fits[s.step]) for s in saved[-40:]
-                ),
-                cut_rows=max(0, len(saved) - 40),
+                rows=tuple(rows[-40:]),
+                cut_rows=max(0, len(rows) - 40),
             ),
         )
-        if saved
+        if rows
         else (),
         sources=run.sources,
         signal="steps counted by the optimizer",
     )
+
+
+def _without_optimizer(run: Run) -> list[Checkpoint]:
+    """Checkpoints that hold none, in a run that saves them."""
+    none = [c for c in run.checkpoints if "optimizer.pt" not in c.files]
+    return none if len(none) < len(run.checkpoints) else []
 
 
 def _far(steps: int | None, at: int) -> bool:

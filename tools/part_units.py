@@ -109,24 +109,16 @@ def measure_part_units(run: Run) -> Measured[Units]:
 def _drift(rows: RowTable, name: str) -> _Drift | None:
     """A part's unit by step, or None where it does not pay fixed amounts in every step."""
     values = rows.part(name)
-    unit = np.full(len(rows.steps), np.nan)
-    shapes: list[FloatArray] = []
-    begin = np.cumsum(rows.size) - rows.size
-    for k, (start, size) in enumerate(zip(begin.tolist(), rows.size.tolist(), strict=True)):
-        of_step = values[start : start + size]
-        paid = of_step[np.isfinite(of_step) & (of_step != 0)]
-        if not len(paid):
-            continue
-        largest = float(paid[np.argmax(np.abs(paid))])
-        amounts = np.unique(np.round(paid / largest, 3))
-        if len(amounts) > LEVELS:
-            return None
-        unit[k] = largest
-        shapes.append(amounts)
-    if len(shapes) < FEWEST:
+    use = np.isfinite(values) & (values != 0)
+    paid, step = values[use], rows.step[use]
+    # Of each step the first of its largest amounts, whatever their sign.
+    largest = np.abs(paid) == rows.highest(np.where(use, np.abs(values), np.nan))[step]
+    there, at = np.unique(step[largest], return_index=True)
+    if len(there) < FEWEST:
         return None
-    common = np.unique(np.concatenate(shapes))
-    if len(common) > LEVELS:
+    unit = np.full(len(rows.steps), np.nan)
+    unit[there] = paid[largest][at]
+    if len(np.unique(np.round(paid / unit[step], 3))) > LEVELS:
         return None
     known = unit[np.isfinite(unit)]
     fifth = max(3, len(known) // 5)

@@ -16,6 +16,7 @@ from firstbad.tools.evidence import Source
 from firstbad.tools.run import Note, Run
 
 LIMIT_BYTES = 512 * 2**20
+_PIECE_BYTES = 2**18
 MAX_DEPTH = 4
 MAX_FILES = 200_000
 MAX_KINDS = 300
@@ -40,8 +41,11 @@ def digest(data: bytes) -> str:
 
 def digest_file(path: Path) -> str:
     """The digest of a file, read in pieces."""
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    with path.open("rb", buffering=0) as file:
+        hasher = hashlib.sha256()
+        while piece := file.read(_PIECE_BYTES):
+            hasher.update(piece)
+    return "sha256:" + hasher.hexdigest()[:16]
 
 
 def is_text(name: str) -> bool:
@@ -154,8 +158,10 @@ class Root:
         Raises:
             UserError: missing, not readable, out of the root, or larger than `limit`.
         """
-        name = file if isinstance(file, str) else file.name
-        path = self.inside(name)
+        if isinstance(file, File):
+            name, path = file.name, file.path  # looked at when it was found
+        else:
+            name, path = file, self.inside(file)
         try:
             about = path.stat()
             if not S_ISREG(about.st_mode):  # a pipe would be waited for

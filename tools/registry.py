@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -97,6 +97,7 @@ _MODULES = (
     "form_pay",
     "generation_config",
     "gold",
+    "gold_facts",
     "grading_access",
     "groups",
     "judge",
@@ -277,7 +278,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
     return Evidence(
         **common,
         status="measured",
-        metrics=cast(dict[str, bool | int | float | None], measured.metrics.model_dump()),
+        metrics=measured.metrics.model_dump(),
         tables=measured.tables,
         sources=watched.files(measured.sources),
         window=StepWindow(first=window[0], last=window[1]) if window else None,

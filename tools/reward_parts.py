@@ -35,6 +35,9 @@ class Parts(Dated):
     scale_factor: float
     """Largest factor by which the size of a part's values (95th percentile of abs) changes."""
     scale_step: int | None
+    part_turned: bool
+    """A part that paid 0 and more pays 0 and less from some step on, or the reverse."""
+    turned_step: int | None
     outlier_factor: float
     """Largest abs value of a part over its usual largest, where few rows hold it."""
     outlier_rows: int
@@ -68,6 +71,8 @@ class _Part:
     largest: FloatArray
     extreme: FloatArray
     """Rows over half of the step's largest."""
+    sign: FloatArray
+    """1 where no value is below 0 and some are above it, -1 for the reverse, else 0."""
 
 
 @tool
@@ -92,6 +97,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     outcome = outcome_part(run, batches)
     constant = _constant(parts, steps, outcome)
     scale, scale_at, scale_name = _scale(parts)
+    turned = min((at for p in parts if (at := _turned(p)) is not None), default=None)
     outlier, rows, outlier_at = _outlier(run, parts)
     weights = reward_weights(run, len(parts))
     third = max(1, len(steps) // 3)
@@ -104,7 +110,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         form_last = _r(sum(w * p.mean[-third:].mean() for w, p in rest))
         gains = (p.mean[-third:].mean() - p.mean[:third].mean() for p in parts)
         total = _r(sum(w * gain for w, gain in zip(weights, gains, strict=True)))
-    found = [s for s in (constant[1], scale_at, outlier_at, infinite_at) if s is not None]
+    found = [s for s in (constant[1], scale_at, turned, outlier_at, infinite_at) if s is not None]
     first = min(found) if found else None
     metrics = Parts(
         n_parts=len(parts),
@@ -115,6 +121,8 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         constant_is_outcome=constant[0] == outcome and constant[0] is not None,
         scale_factor=_r(scale),
         scale_step=None if scale_at is None else steps[scale_at],
+        part_turned=turned is not None,
+        turned_step=None if turned is None else steps[turned],
         outlier_factor=_r(outlier),
         outlier_rows=rows,
         outlier_step=None if outlier_at is None else steps[outlier_at],
@@ -147,6 +155,8 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     if scale_at is not None:
         fold = f"{number(scale, digits=3)}-fold"
         text += f"; the values of `{scale_name}` change {fold} at step {steps[scale_at]}"
+    if turned is not None:
+        text += f"; a part turns its sign at step {steps[turned]}"
     if outlier_at is not None:
         text += f"; {rows} outlier rows from step {steps[outlier_at]}"
     return Measured(
@@ -172,7 +182,9 @@ def _part(rows: RowTable, name: str) -> _Part:
     largest[some] = ranked[(start + n - 1)[some]]
     extreme = rows.count(scored & (np.abs(values) > 0.5 * largest[rows.step]))
     mean, spread = np.nan_to_num(rows.mean(values)), np.nan_to_num(rows.spread(values))
-    return _Part(name, mean, spread, size, largest, extreme.astype(np.float64))
+    above, below = rows.count(scored & (values > 0)) > 0, rows.count(scored & (values < 0)) > 0
+    sign = (above & ~below).astype(np.float64) - (below & ~above)
+    return _Part(name, mean, spread, size, largest, extreme.astype(np.float64), sign)
 
 
 def _constant(
@@ -225,6 +237,16 @@ def _scale(parts: list[_Part]) -> tuple[float, int | None, str]:
         if min(factors) > max(best[0], 1.5):
             best = (min(factors), i, part.name)
     return best
+
+
+def _turned(part: _Part) -> int | None:
+    """Index at which a part turns its sign for good: five steps of one, then five of the other."""
+    n = CONSTANT
+    for i in range(n, len(part.sign) - n + 1):
+        before, after = part.sign[i - n : i], part.sign[i : i + n]
+        if abs(before.sum()) == n and (after == -before[0]).all():
+            return i
+    return None
 
 
 def _factor(a: float, b: float) -> float:

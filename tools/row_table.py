@@ -89,11 +89,39 @@ class RowTable:
         """(N,) what a function gives for the rows of each batch."""
         return np.concatenate([of(batch) for batch in self._batches])
 
-    @property
+    @cached_property
     def prompt_words(self) -> FloatArray:
         """(N,) words of each row's prompt."""
         words = [len(prompt.split()) for b in self._batches for prompt in b.prompts]
         return np.array(words, np.float64)
+
+    @cached_property
+    def words(self) -> FloatArray:
+        """(N,) words of each row's completion."""
+        return self.values(lambda batch: batch.words)
+
+    @cached_property
+    def characters(self) -> FloatArray:
+        """(N,) characters of each row's completion."""
+        return self.values(lambda batch: batch.characters)
+
+    @cached_property
+    def n_tokens(self) -> FloatArray:
+        """(N,) completion tokens where the source writes them, else NaN."""
+        return np.concatenate(
+            [np.full(len(b), np.nan) if b.n_tokens is None else b.n_tokens for b in self._batches]
+        )
+
+    def by_reason(self, cut: BoolArray, *, all_told: bool) -> BoolArray:
+        """(N,) rows that were cut: by finish reason in steps that write them, elsewhere as given.
+
+        `all_told`: only steps that write one for every row count as such.
+        """
+        found = cut.copy()
+        for batch, stop in zip(self._batches, np.cumsum(self.size).tolist(), strict=True):
+            if batch.cut is not None and (not all_told or all(batch.finish or ())):
+                found[stop - len(batch) : stop] = batch.cut
+        return found
 
     def count(self, rows: BoolArray) -> IntArray:
         """(S,) marked rows of each step."""
@@ -115,16 +143,17 @@ class RowTable:
 
     def longest(self, values: FloatArray, counts: FloatArray) -> BoolArray:
         """(N,) the rows of each step with the largest values, as many as `counts` (S,) says."""
-        order = np.lexsort((values, self.step))
-        place = np.arange(len(order)) - np.repeat(np.cumsum(self.size) - self.size, self.size)
-        found = np.zeros(len(order), bool)
-        found[order] = place >= (self.size - counts)[self.step]
+        found = np.zeros(len(self.step), bool)
+        some = np.flatnonzero(counts[self.step] > 0)
+        order = some[np.lexsort((values[some], self.step[some]))]
+        size = self.size[counts > 0]
+        place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        found[order] = place >= (self.size - counts)[self.step[order]]
         return found
 
     def logged(self, signal: Signal | None) -> FloatArray:
         """(S,) a signal's value at each step, NaN where there is none."""
-        found = [None if signal is None else signal.at(step) for step in self.steps.tolist()]
-        return np.array([np.nan if value is None else value for value in found], np.float64)
+        return np.full(len(self.steps), np.nan) if signal is None else signal.on(self.steps)
 
     def spread(self, values: FloatArray) -> FloatArray:
         """(S,) standard deviation over each step's finite rows (not unbiased)."""

@@ -46,6 +46,15 @@ class Signal:
         """Value at a step, or None."""
         return self._by_step.get(step)
 
+    def on(self, steps: IntArray) -> FloatArray:
+        """(N,) values at these steps, NaN where there is none."""
+        found = np.full(len(steps), np.nan)
+        place = np.searchsorted(self.steps, steps)
+        there = place < len(self.steps)
+        there[there] = self.steps[place[there]] == steps[there]
+        found[there] = self.values[place[there]]
+        return found
+
     @cached_property
     def _by_step(self) -> dict[int, float]:
         return dict(zip(self.steps.tolist(), self.values.tolist(), strict=True))

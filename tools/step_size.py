@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from firstbad.tools.errors import NoData
@@ -57,7 +59,9 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     Cannot tell: why the steps are too bold (rate, reuse, state); one-variable experiments can.
     """
     kl, norm = run.signals.get("kl_ref"), run.signals.get("grad_norm_preclip")
+    updates = updates_per_batch(run)
     entropy, reward = run.signals.get("entropy"), run.signals.get("reward_mean")
+    reward = _by_batch(reward, updates)
     if norm is None or len(norm.values) < NEAR:
         raise NoData("fewer than ten logged gradient norms")
     kl_smooth, norm_smooth = _smooth(kl), _smooth(norm)
@@ -70,7 +74,6 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     late = (
         float(np.array_split(clip.values, 3)[2].mean()) if clip and len(clip.values) > 2 else None
     )
-    updates = updates_per_batch(run)
     resume = _resume(run)
     alarm = (late is not None and late > 0.2) or (kl_peak is not None and kl_peak > 0.5)
     began = _first(kl, lost_at)
@@ -135,6 +138,18 @@ def check_step_size(run: Run) -> Measured[StepSize]:
         window=(int(steps[0]), int(steps[-1])),
         signal="KL, norm and entropy together",
     )
+
+
+def _by_batch(reward: Signal | None, updates: float | None) -> Signal | None:
+    """The reward once a batch: the updates that train it again log it again."""
+    if reward is None or updates is None or updates < 2 or not len(reward.values):
+        return reward
+    new = np.concatenate([[True], np.diff(reward.values) != 0])
+    since = np.arange(len(new)) - np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+    kept = since % int(updates) == 0
+    if kept.sum() < NEAR:
+        return reward
+    return replace(reward, steps=reward.steps[kept], values=reward.values[kept])
 
 
 def _smooth(signal: Signal | None) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:

@@ -53,14 +53,11 @@ def check_stop_ids(run: Run) -> Measured[StopIds]:
     rows = holding = going = 0
     for batch in run.rollouts.batches():
         whole = "\n".join(batch.completions)
-        there = [mark for mark in marks if mark in whole]
-        held = [text for text in batch.completions if any(mark in text for mark in there)]
-        on = [
-            (match := ends.search(text)) is not None and _more(text, match.end(), ends)
-            for text in held
-        ]
+        there = any(mark in whole for mark in marks)
+        first = [ends.search(text) for text in batch.completions] if there else []
+        on = [_more(match.string, match.end(), ends) for match in first if match is not None]
         rows += len(batch)
-        holding += len(held)
+        holding += len(on)
         going += sum(on)
         steps.append(batch.step)
         share.append(sum(on) / max(1, len(batch)))

@@ -58,7 +58,7 @@ def check_stop_rule(run: Run) -> Measured[StopRule]:
         raise NoData(f"fewer than {2 * FEWEST} steps with mean length and truncated share")
     at = shift.index
     rows = RowTable.of(run, list(run.rollouts.batches()))
-    text = [rows.mean(rows.values(unit)) for unit in (words_of, characters_of)]
+    text = [rows.mean(unit(rows)) for unit in (words_of, characters_of)]
     late = rows.steps >= both[at]
     if min(late.sum(), (~late).sum()) < FEWEST // 2:
         raise NoData("no rollouts on both sides of the change of the truncated share")
@@ -94,5 +94,5 @@ def _rise(before: FloatArray, after: FloatArray) -> float:
 
 def _cut_for_the_log(rows: RowTable, late: BoolArray) -> bool:
     """Whether many of the longest texts are of the very same length: a writer's limit."""
-    lengths = rows.values(characters_of)[late[rows.step]]
+    lengths = rows.characters[late[rows.step]]
     return bool(len(lengths) and np.mean(lengths == lengths.max()) > ALIKE)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
-from firstbad.tools.cut import is_cut
 from firstbad.tools.loss_units import Units
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run, Signal
+from firstbad.tools.run import BoolArray, FloatArray, Run, Signal
 from firstbad.tools.stats import pearson
 from firstbad.tools.updates import mixes_batches
 
@@ -31,20 +31,20 @@ class TokenCounts:
     are scaled by one factor.
     """
 
-    def __init__(self, run: Run, batches: list[RolloutBatch]) -> None:
-        """Calibrate on the steps given."""
+    def __init__(self, run: Run, table: RowTable) -> None:
+        """Calibrate on the steps of the table."""
         self.agreement: float | None = None
         """Correlation of estimated and logged step means, all rows or the ended ones: the lower."""
         self._unit: Unit = words_of
         self._line = (1.0, 0.0)
-        self._cut: dict[int, tuple[int, float]] = {}
-        """Rows that were cut and their length in tokens, by step."""
+        self._table = table
+        self._n_cut = np.zeros(len(table.steps))
+        """(S,) rows that were cut."""
+        self._cap = np.full(len(table.steps), np.nan)
+        """(S,) their length in tokens, NaN where there are none or it is not known."""
         logged = run.signals.get("completion_length_mean")
-        if not batches:
-            return
-        table = RowTable.of(run, batches)
         if rows_complete(run) is False:  # a sample follows the mean of all rows only on average
-            mean, x = table.logged(logged), table.mean(table.values(words_of))
+            mean, x = table.logged(logged), table.mean(table.words)
             both = np.isfinite(x) & np.isfinite(mean)
             if both.sum() >= FEWEST and x[both].any():
                 self._line = (float(mean[both].mean() / x[both].mean()), 0.0)
@@ -55,8 +55,7 @@ class TokenCounts:
         n_cut, cap = _cut_rows(run, table)
         if logged is not None:  # rows as long as the cap must fit into the logged mean
             n_cut[n_cut / table.size * cap > table.logged(logged) + 0.5] = 0
-        cut = zip(table.steps.tolist(), n_cut.tolist(), cap.tolist(), strict=True)
-        self._cut = {step: (int(n), tokens) for step, n, tokens in cut if n}
+        self._n_cut, self._cap = n_cut.copy(), np.where(n_cut > 0, cap, np.nan)
         if logged is not None:
             n_cut[np.isnan(cap)] = 0
             self._calibrate(table, table.logged(logged), n_cut, np.nan_to_num(cap))
@@ -72,7 +71,7 @@ class TokenCounts:
         ended[some] = (mean - share * cap)[some] / (1 - share)[some]
         best = -1.0
         for unit in (words_of, characters_of):
-            values = table.values(unit)
+            values = unit(table)
             x = table.mean(values, ~table.longest(values, n_cut))
             use = np.isfinite(x) & np.isfinite(ended)
             # Which row ended is a guess where few did: such a step must not decide.
@@ -96,7 +95,7 @@ class TokenCounts:
         mean = units.logged(logged)
         best = -1.0
         for unit in (words_of, characters_of):
-            values = table.mean(table.values(unit))
+            values = table.mean(unit(table))
             x = units.mean(values)
             r = pearson(x, mean) if len(units) >= FEWEST else None
             if r is not None and r > best:
@@ -105,30 +104,26 @@ class TokenCounts:
                 self._unit, self._line = unit, (float(slope), float(intercept))
                 self.agreement = round(r, 6)
         if best < 0:
-            words = table.mean(table.values(words_of))
+            words = table.mean(table.words)
             scale = float(logged.values.mean() / words.mean()) if words.any() else 1.0
             self._unit, self._line = words_of, (scale, 0.0)
 
-    def rows(self, batch: RolloutBatch) -> FloatArray:
-        """(R,) tokens per row, at least 1."""
-        if batch.n_tokens is not None:
-            return batch.n_tokens.astype(np.float64)
+    @cached_property
+    def rows(self) -> FloatArray:
+        """(N,) tokens of each row, at least 1 where they are estimated."""
+        table = self._table
         slope, intercept = self._line
-        counts: FloatArray = np.maximum(slope * self._unit(batch) + intercept, 1.0)
-        _, cap = self._cut.get(batch.step, (0, np.nan))
-        if np.isfinite(cap):
-            counts[self.cut(batch) | (counts > cap)] = cap
-        return counts
+        counts: FloatArray = np.maximum(slope * self._unit(table) + intercept, 1.0)
+        cap = self._cap[table.step]
+        counts = np.where(np.isfinite(cap) & (self.cut | (counts > cap)), cap, counts)
+        return np.where(np.isnan(table.n_tokens), counts, table.n_tokens)
 
-    def cut(self, batch: RolloutBatch) -> BoolArray:
-        """(R,) rows that were cut: by finish reason, else the longest, as many as the log says."""
-        if batch.finish is not None and all(batch.finish):
-            return np.array([is_cut(reason) for reason in batch.finish], bool)
-        cut = np.zeros(len(batch), bool)
-        n, _ = self._cut.get(batch.step, (0, np.nan))
-        length = self._unit(batch) if batch.n_tokens is None else batch.n_tokens
-        cut[np.argsort(length, kind="stable")[len(batch) - n :]] = True
-        return cut
+    @cached_property
+    def cut(self) -> BoolArray:
+        """(N,) rows that were cut: by finish reason, else the longest, as many as the log says."""
+        table = self._table
+        length = np.where(np.isnan(table.n_tokens), self._unit(table), table.n_tokens)
+        return table.by_reason(table.longest(length, self._n_cut), all_told=True)
 
 
 def _cut_rows(run: Run, table: RowTable) -> tuple[FloatArray, FloatArray]:
@@ -139,14 +134,14 @@ def _cut_rows(run: Run, table: RowTable) -> tuple[FloatArray, FloatArray]:
     return np.round(share * table.size), np.where(np.isfinite(longest), longest, stated)
 
 
-def words_of(batch: RolloutBatch) -> FloatArray:
-    """(R,) words of each completion."""
-    return batch.words
+def words_of(table: RowTable) -> FloatArray:
+    """(N,) words of each completion."""
+    return table.words
 
 
-def characters_of(batch: RolloutBatch) -> FloatArray:
-    """(R,) characters of each completion."""
-    return batch.characters
+def characters_of(table: RowTable) -> FloatArray:
+    """(N,) characters of each completion."""
+    return table.characters
 
 
-Unit = Callable[[RolloutBatch], FloatArray]
+Unit = Callable[[RowTable], FloatArray]

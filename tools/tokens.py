@@ -124,4 +124,18 @@ def _stops(run: Run, capture: Capture, ids: IntArray) -> tuple[set[int], bool]:
     ends = mask.shape[1] - 1 - np.argmax(mask[:, ::-1], axis=1)
     last = Counter(int(ids[i, e]) for i, e in enumerate(ends) if mask[i].any())
     common = last.most_common(1)
-    return ({common[0][0]} if common and common[0][1] > 0.5 * len(ids) else set()), True
+    if not common or common[0][1] <= 0.5 * len(ids) or _is_said(ids == common[0][0], mask):
+        return set(), True
+    return {common[0][0]}, True
+
+
+def _is_said(places: BoolArray, mask: BoolArray) -> bool:
+    """Whether a token that most rows end in is one that they say again and again.
+
+    A stop, or the padding behind it, stands at the end of a row only. (R, T) both.
+    """
+    places = places & mask
+    others = np.flip(np.logical_or.accumulate(np.flip(mask & ~places, 1), axis=1), 1)
+    wholly = places.any(axis=1) & ~(mask & ~places).any(axis=1) & (places.sum(axis=1) > 1)
+    earlier = (places & others).any(axis=1)
+    return bool((wholly | earlier).sum() > 0.5 * places.any(axis=1).sum())

@@ -13,6 +13,7 @@ from firstbad.agent.memo.text import LONGEST, brief, one_line
 from firstbad.agent.memo.words import Row, names, onset_text, step
 from firstbad.agent.remarks import BESIDE, LEFT_OUT, Remark
 from firstbad.playbooks.causes import causes
+from firstbad.playbooks.checkpoints import weights_alone
 from firstbad.playbooks.model import Cause
 from firstbad.playbooks.requests import NEW_RUN
 from firstbad.playbooks.results import Finding, LeastBad, NotChecked, Onset, Request, Verdict
@@ -274,6 +275,11 @@ def _resume(verdict: Verdict, onset: Onset) -> str:
         at = f" before step {step(onset.first_bad)}"
     over = "; ".join(map(one_line, verdict.passed_over))
     none = f"no whole checkpoint{at} was found ({over})" if over else f"no checkpoint{at} was found"
+    if verdict.resume_from is None and (weights := weights_alone(verdict.passed_over)) is not None:
+        return (
+            f"{none}; take the weights of `{one_line(weights)}` alone, whose optimizer then begins "
+            "anew, or start again"
+        )
     if (least := verdict.least_bad) is not None:
         return (
             f"start again: {none}. If that costs too much, "

@@ -69,3 +69,25 @@ def test_the_rollback_passes_over_a_checkpoint_that_was_saved_wrong(tmp_path: Pa
     assert "the last whole checkpoint before step 45; passed over: checkpoint-40" in " ".join(
         memo.replace("`", "").split()
     )
+
+
+@pytest.mark.parametrize(
+    ("without", "told"),
+    [
+        ([40], "from checkpoint-20, the last whole checkpoint before step 45; passed over"),
+        ([20], "take the weights of checkpoint-20 alone, whose optimizer then begins anew"),
+        ([20, 40, 60], "from checkpoint-40, the last checkpoint before step 45"),
+    ],
+)
+def test_a_checkpoint_without_its_optimizer_is_not_whole(
+    tmp_path: Path, without: list[int], told: str
+) -> None:
+    """In a run that saves optimizers; one that never does is not blamed for it."""
+    run = all_cases()["o17"].write(tmp_path / "run")
+    for step in without:
+        (run / f"checkpoint-{step}" / "optimizer.pt").unlink()
+    done = investigate(str(run), out=tmp_path / "incidents")
+    assert isinstance(done, Finished)
+    assert done.verdict.findings[0].cause == "opt.lr_jump"
+    memo = next((tmp_path / "incidents").rglob("memo.md")).read_text(encoding="utf-8")
+    assert told in " ".join(memo.replace("`", "").split())

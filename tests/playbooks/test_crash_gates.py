@@ -237,7 +237,7 @@ def test_what_was_not_looked_at_leaves_a_run_open(figures: dict[str, Any], open_
 
 
 def test_a_cap_that_no_answer_reaches_cuts_none() -> None:
-    cut = {"n_steps": 80, "truncated_first": 1.0, "reaches_cap": False, "cap_fell": None}
+    cut = {"n_steps": 80, "truncated_start": 1.0, "truncated_first": 1.0, "reaches_cap": False}
     assert judged("records", "completion_cap", cut=cut, stops=None).outcome != "fail"
 
 
@@ -578,7 +578,7 @@ def test_what_is_trained_after_the_stop(masks: dict[str, Any], cause: str | None
 def test_rows_that_run_on_behind_their_stop_are_not_cut_by_the_cap(
     figures: dict[str, Any], outcome: str
 ) -> None:
-    cut = {"n_steps": 80, "truncated_first": 0.95, "reaches_cap": True}
+    cut = {"n_steps": 80, "truncated_start": 0.9, "truncated_first": 0.95, "reaches_cap": True}
     assert judged("records", "completion_cap", cut=cut, **figures).outcome == outcome
 
 

@@ -93,6 +93,17 @@ PASSES = {"clip_second": 0.04, "clip_last": 0.16, "tail_second": 3.0, "tail_last
             "opt.data_reuse",
         ),
         ("step_size", {"steps": STEPS, "budget": None, "passes": PASSES}, None),
+        # A weight that is there only to have KL logged holds as little as none.
+        (
+            "step_size",
+            {"steps": {**STEPS, "runaway": True}, "budget": {"used_share": 0.0}, "passes": None},
+            "opt.kl_constraint",
+        ),
+        (
+            "step_size",
+            {"steps": {**STEPS, "runaway": True}, "budget": {"used_share": 0.01}, "passes": None},
+            "opt.step_too_large",
+        ),
     ],
 )
 def test_gate(name: str, figures: Figures, cause: str | None, seen: Seen) -> None:

@@ -16,7 +16,13 @@ from firstbad.tools.evidence import Evidence
 
 Seen = Callable[..., dict[str, Evidence]]
 PLAIN = {"template_known": True, "plain_prompts": True, "n_captures": 0, "lost": False}
-RAMBLES = {"truncated_first": 0.95, "truncated_last": 0.9, "reaches_cap": True, "n_steps": 40}
+RAMBLES = {
+    "truncated_start": 0.95,
+    "truncated_first": 0.95,
+    "truncated_last": 0.9,
+    "reaches_cap": True,
+    "n_steps": 40,
+}
 
 
 def check_of(name: str) -> Check:
@@ -160,3 +166,10 @@ def test_a_version_that_takes_no_log_probs_of_the_engine(
     if expected == "pass":
         assert result.strength == "declared"
         assert "an engine that samples" in result.excludes_not
+
+
+@pytest.mark.parametrize(("start", "outcome"), [(0.95, "fail"), (0.1, "pass")])
+def test_a_cap_that_cuts_from_the_start(seen: Seen, start: float, outcome: Outcome) -> None:
+    """A policy that loses its end within the first third is cut as often, and not by a low cap."""
+    found = verdict_of("completion_cap", seen(cut={**RAMBLES, "truncated_start": start}))
+    assert found[0] == outcome

@@ -206,8 +206,7 @@ class HalfLogp(CoarseRatios):
         values = (policy.logits(table, rows) / self.s.temperature).astype(np.float16)
         away = values - values.max(axis=-1, keepdims=True)
         total = np.exp(away).sum(axis=-1, keepdims=True, dtype=np.float16)
-        logp: Array = (away - np.log(total)).astype(np.float64)
-        return logp
+        return np.asarray(away - np.log(total), np.float64)
 
 
 class CoarseLogits(Trailed):

@@ -128,6 +128,36 @@ class SecondMomentsReset(Saving):
             return super().run(folder)
 
 
+class OtherReference(Saving):
+    """At the resume the reference is loaded from elsewhere; the policy is its own."""
+
+    def generate(self, step: int) -> Batch:
+        if step == self.resumed_at:
+            away = np.random.default_rng(0).normal(0, 0.8, self.reference.shape)
+            self.reference = self.reference + away
+        return super().generate(step)
+
+
+class ReferenceFromPolicy(Saving):
+    """At the resume the reference is loaded from the checkpoint, as the policy is."""
+
+    def generate(self, step: int) -> Batch:
+        if step == self.resumed_at:
+            self.reference = self.table.copy()
+        return super().generate(step)
+
+
+class PolicyLeaps(Saving):
+    """At the resume the policy is loaded from elsewhere: KL leaps with entropy and reward."""
+
+    def generate(self, step: int) -> Batch:
+        if step == self.resumed_at:
+            away = np.random.default_rng(0).normal(0, 0.8, self.table.shape)
+            self.table = self.table + away
+            self.engine = self.table.copy()
+        return super().generate(step)
+
+
 class PlainGradient(Trainer):
     """Gradient descent without momentum; its steps go with the size of the gradient."""
 
@@ -207,5 +237,17 @@ CASES = [
     Case("o15", WithValues, "healthy", twin_of="opt.critic"),
     Case("o17", lambda: RaisedRate(rate=0.01), "incident", "opt.lr_jump", (45, 45)),
     Case("o18", SecondMomentsReset, "incident", "opt.state_mismatch", (41, 41)),
+    Case("o50", lambda: OtherReference(rate=0.06), "incident", "opt.reference_model", (31, 31)),
+    Case(
+        "o51", lambda: ReferenceFromPolicy(rate=0.06), "incident", "opt.reference_model", (31, 31)
+    ),
+    Case(
+        "o52",
+        lambda: PolicyLeaps(rate=0.06),
+        "incident",
+        "infra.resume",
+        (31, 31),
+        twin_of="opt.state_mismatch",
+    ),
     Case("o16", ScheduleKept, "healthy", twin_of="opt.lr_jump"),
 ]

@@ -134,6 +134,14 @@ class OtherWeight(Trainer):
         return super().total(parts) + np.asarray(self.after * 1.0 * parts["format"])
 
 
+class Turned(Trainer):
+    """From the onset on the format part takes away what it paid."""
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        parts = super().score(batch)
+        return {**parts, "format": parts["format"] * (-1.0 if self.after else 1.0)}
+
+
 class Ladder(Trainer):
     """A part pays for words in steps of a fixed size, and the policy climbs them."""
 
@@ -292,6 +300,9 @@ CASES = [
     Case("w6", lambda: LeaveOneOut(seed=14), "incident", "reward.near_zero_sigma"),
     Case("w7", lambda: HalfPay(seed=14), "healthy", twin_of="reward.near_zero_sigma"),
     Case("w8", lambda: GrowingUnit(seed=15), "incident", "reward.scale", (31, 32)),
+    Case(
+        "w27", lambda: Turned(seed=1), "incident", "reward.scale", (31, 31), says="turns its sign"
+    ),
     Case("w9", lambda: Ladder(seed=15), "healthy", twin_of="reward.scale"),
     Case(
         "w10",

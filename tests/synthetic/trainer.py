@@ -193,13 +193,13 @@ class Trainer:
         alive = np.ones(n, bool)
         returned: list[list[int]] = [[] for _ in range(n)]
         tasks = policy.task_of(ids[:, :width])
+        given_tasks = policy.task_of(seen[:, :width])
+        asked_tokens = (source[:, :width] > 0).sum(axis=1)
         for at in range(width, ids.shape[1]):
-            attention = (np.where(source[:, :width] > 0, 1, 0).sum(axis=1))[:, None]
-            position = attention + np.arange(1) + (at - width)
-            part = Rows(seen[:, : at + 1], seen[:, : at + 1], np.zeros(1, int), source)
+            position = asked_tokens + (at - width)
             values = self.engine_arithmetic(
-                self.engine[policy.task_of(part.ids[:, :width]), seen[:, at - 1]]
-                + policy.BIAS[np.minimum(position[:, 0], len(policy.BIAS) - 1)]
+                self.engine[given_tasks, seen[:, at - 1]]
+                + policy.BIAS[np.minimum(position, len(policy.BIAS) - 1)]
             )
             raw = policy.log_softmax(values)
             sampled = policy.log_softmax(self.sampler_logits(values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ def evidence(**fields: Any) -> Evidence:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_metrics_refuse_what_is_not_finite(value: float) -> None:
-    with pytest.raises(ValidationError, match="`share` is .*count non-finite values"):
+    with pytest.raises(ValueError, match="`share` is .*count non-finite values"):
         Size(share=value, count=1)
     assert Size(share=None, count=1).share is None
 
@@ -54,13 +55,34 @@ def test_dates_are_steps_or_nothing() -> None:
     found = Dated()
     assert (found.last_good_step, found.first_bad_step) == (None, None)
     assert not found.from_start
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError, match="no int"):
         Dated(first_bad_step=3.5)  # type: ignore[arg-type]
+
+
+def test_metrics_are_plain_numbers_of_their_kind() -> None:
+    found = Size(share=np.float32(0.5), count=np.int64(3), large=np.bool_(True))  # type: ignore[arg-type]
+    assert [type(value) for value in found.model_dump().values()] == [float, int, bool]
+    for wrong in ({"count": None}, {"count": "3"}, {"count": 2.5}, {"large": 2}, {"share": "0.5"}):
+        with pytest.raises(ValueError, match="which is no"):
+            Size(**{"share": None, "count": 1, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`count` is missing"):
+        Size(share=None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="not str"):
+        type("Named", (Metrics,), {"__annotations__": {"name": "str"}})
+
+
+def test_metrics_are_frozen_and_closed() -> None:
+    found = Size(share=1, count=1)
+    with pytest.raises(AttributeError, match="frozen"):
+        found.count = 2  # type: ignore[misc]
+    with pytest.raises(ValueError, match="extra"):
+        Size(share=1, count=1, colour="red")  # type: ignore[call-arg]
+    assert found.model_copy(update={"count": 2}) == Size(share=1, count=2)
 
 
 @pytest.mark.parametrize(
     "record",
-    [Size(share=1, count=1), evidence(), Source(kind="log", ref="a"), StepWindow(first=1, last=2)],
+    [evidence(), Source(kind="log", ref="a"), StepWindow(first=1, last=2)],
 )
 def test_records_are_frozen_and_closed(record: Any) -> None:
     name = next(iter(type(record).model_fields))

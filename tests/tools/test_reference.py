@@ -89,6 +89,39 @@ def test_a_dip_does_not_hide_the_new_beginning(make_run: MakeRun, measure: Measu
     assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
 
 
+def resumed(make_run: MakeRun, *, at: int = 31, leap: float = 0.4, entropy: float = 0.0) -> Run:
+    """KL leaps at a step, and entropy with it where asked; the resume is at step 31."""
+    signals = history(back=False)
+    signals["kl_ref"] = [v + leap * (s >= at - 1) for s, v in enumerate(signals["kl_ref"])]
+    signals["entropy"] = [2 + 0.02 * (s % 3) + entropy * (s >= at - 1) for s in range(60)]
+    events = [("resume", 31, "again")]
+    return make_run(config={"beta": 0.1}, signals=signals, events=events)
+
+
+def test_another_reference_from_a_resume_on(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, resumed(make_run))
+    assert found["kl_leapt_from"] == pytest.approx(0.044, abs=0.006)
+    assert found["kl_leap"] == pytest.approx(0.4, abs=0.01)
+    assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
+    assert not found["from_start"]
+
+
+def test_a_leap_of_the_policy_is_none_of_the_reference(make_run: MakeRun, measure: Measure) -> None:
+    found = measure(TOOL, resumed(make_run, entropy=0.5))
+    assert (found["kl_leap"], found["first_bad_step"]) == (0, None)
+    assert found["kl_at_once"] == pytest.approx(0.4, abs=0.01)
+
+
+@pytest.mark.parametrize(("at", "leap"), [(33, 0.4), (20, 0.4), (31, 0.01), (70, 0.4)])
+def test_only_a_leap_in_the_first_step_of_a_resume_counts(
+    make_run: MakeRun, measure: Measure, at: int, leap: float
+) -> None:
+    """Later ones lie behind updates, which may have made them."""
+    found = measure(TOOL, resumed(make_run, at=at, leap=leap))
+    assert (found["kl_leap"], found["kl_at_once"]) == (0, 0)
+    assert found["first_bad_step"] is None
+
+
 def test_without_kl(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "KL" in missing(TOOL, make_run())
     assert "step 1" in missing(TOOL, make_run(signals={"kl_ref": [0.2] * 8}, first_step=100))

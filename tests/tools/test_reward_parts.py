@@ -269,3 +269,23 @@ def test_order_of_rows_step_numbers_and_unit_of_rewards(
             assert after[name] is value
         else:
             assert after[name] == pytest.approx(value, rel=1e-3, abs=2e-6)
+
+
+def test_a_part_that_turns_its_sign(simulate: MakeRun, measure: Measure) -> None:
+    def turned(d: SimpleNamespace) -> None:
+        if d.step >= ONSET:
+            d.rewards["format"] = -d.rewards["format"]
+
+    found = measure(TOOL, simulate(1, edit=turned))
+    assert (found["part_turned"], found["turned_step"]) == (True, ONSET)
+    assert found["first_bad_step"] == ONSET
+    assert not measure(TOOL, simulate(1))["part_turned"]
+
+
+def test_a_part_that_wanders_over_0_turns_nothing(simulate: MakeRun, measure: Measure) -> None:
+    """As one that pays for the length less a target does while answers grow."""
+
+    def wanders(d: SimpleNamespace) -> None:
+        d.rewards["format"] = d.rewards["format"] + 0.5 - d.step / 60
+
+    assert not measure(TOOL, simulate(1, edit=wanders))["part_turned"]

@@ -114,6 +114,20 @@ def test_a_batch_used_too_often(
     assert found["reuse_alarm"] is alarm
 
 
+def test_a_batch_is_one_sample_of_the_reward_however_often_it_is_trained(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    def run(batches: list[float]) -> Run:
+        values = np.repeat(batches, 8)
+        signals = {"reward_mean": values, "grad_norm_preclip": np.ones(len(values))}
+        return make_run(signals=signals, config={"updates_per_batch": 8})
+
+    scattered = [0.9, 0.3, 0.7, 0.5, 0.8] * 6
+    assert measure(TOOL, run(scattered))["reward_lost"] == pytest.approx(0, abs=0.1)
+    # The same value batch after batch counts as often as there are batches.
+    assert measure(TOOL, run([0.8] * 20 + [0.0] * 10))["reward_lost"] == 1
+
+
 def resumed(values: Values, steps: Steps) -> None:
     """KL wanders by 0.001 a step before the resume, and by 0.02 after it."""
     rng = np.random.default_rng(0)

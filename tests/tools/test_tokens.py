@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import Capture, RolloutBatch, Run, Vocabulary
 from firstbad.tools.token_counts import TokenCounts
 from firstbad.tools.tokens import completion_end
@@ -68,6 +69,24 @@ def test_without_a_tokenizer_the_common_last_token_is_the_stop(
     assert bare.real.all()
 
 
+@pytest.mark.parametrize(
+    ("rows", "stops"),
+    [
+        ([[8, 8, 8, 8]] * 3, set()),  # nothing but one token, up to the cap
+        ([[8, 6, 8, 6], [8, 6, 8, 6]], set()),  # two in turn
+        ([[8, 6, 7, 6], [6, 9, 5, 6], [8, 9, 7, 6]], set()),
+        ([[8, 9, 7, 6], [5, 9, 5, 6], [8, 9, 6, 6]], {6}),  # padding with the stop
+        ([[8, 9, 7, 6]] * 3, {6}),
+    ],
+)
+def test_a_token_that_is_said_again_and_again_is_no_stop(
+    make_run: MakeRun, capture: MakeCapture, rows: list[list[int]], stops: set[int]
+) -> None:
+    ids = np.array(rows)
+    made = capture(1, token_id=ids, completion_mask=np.ones_like(ids))
+    assert completion_end(make_run(captures=[made]), made).stops == stops
+
+
 @settings(max_examples=30, derandomize=True)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(0, 5))
 def test_padding_after_a_stop_changes_nothing(
@@ -91,10 +110,19 @@ def texts(batch: MakeBatch, words: int, steps: int = 5, **fields: object) -> lis
     ]
 
 
+def counts_of(run: Run, batches: list[RolloutBatch]) -> TokenCounts:
+    return TokenCounts(run, RowTable(run, batches))
+
+
+def rows_of(counts: TokenCounts, step: int, size: int = 2) -> list[float]:
+    """Tokens of the rows of a step, where each has so many."""
+    return list(counts.rows[step * size : (step + 1) * size])
+
+
 def test_counts_that_are_written_are_taken(make_run: MakeRun, batch: MakeBatch) -> None:
     rows = batch(completions=["a b", "c"], n_tokens=[7, 9])
-    counts = TokenCounts(make_run(), [rows])
-    assert counts.rows(rows).tolist() == [7, 9]
+    counts = counts_of(make_run(), [rows])
+    assert counts.rows.tolist() == [7, 9]
     assert counts.agreement is None
 
 
@@ -103,9 +131,9 @@ def test_else_words_are_scaled_to_the_logged_mean(make_run: MakeRun, batch: Make
     # token make a mean of 21 + 4 s.
     made = texts(batch, 10)
     run = make_run(signals={"completion_length_mean": [21 + 4 * s for s in range(1, 6)]})
-    counts = TokenCounts(run, made)
+    counts = counts_of(run, made)
     assert counts.agreement == pytest.approx(1)
-    assert counts.rows(made[0]) == pytest.approx([2 * 11 + 1, 2 * 13 + 1])
+    assert rows_of(counts, 0) == pytest.approx([2 * 11 + 1, 2 * 13 + 1])
 
 
 def test_a_cut_row_has_the_cap_and_no_end_token(make_run: MakeRun, batch: MakeBatch) -> None:
@@ -120,11 +148,11 @@ def test_a_cut_row_has_the_cap_and_no_end_token(make_run: MakeRun, batch: MakeBa
             "completion_length_max": [10, 13, 18, 20, 20, 20],
         }
     )
-    counts = TokenCounts(run, made)
+    counts = counts_of(run, made)
     assert counts.agreement == pytest.approx(1)
-    assert counts.rows(made[2]) == pytest.approx([5, 18])
-    assert counts.rows(made[4]) == pytest.approx([10, 20])
-    assert counts.cut(made[4]).tolist() == [False, True]
+    assert rows_of(counts, 2) == pytest.approx([5, 18])
+    assert rows_of(counts, 4) == pytest.approx([10, 20])
+    assert counts.cut[8:10].tolist() == [False, True]
 
 
 def test_the_unit_is_chosen_by_the_rows_that_ended(make_run: MakeRun, batch: MakeBatch) -> None:
@@ -139,24 +167,24 @@ def test_the_unit_is_chosen_by_the_rows_that_ended(make_run: MakeRun, batch: Mak
             "completion_length_max": [12, 12, 10, 40, 40, 40],
         }
     )
-    counts = TokenCounts(run, made)
-    assert counts.rows(made[0]) == pytest.approx([6, 12] * 3, abs=0.1)
-    assert counts.rows(made[5]).tolist() == [40] * 6
+    counts = counts_of(run, made)
+    assert rows_of(counts, 0, size=6) == pytest.approx([6, 12] * 3, abs=0.1)
+    assert rows_of(counts, 5, size=6) == [40] * 6
 
 
 def test_characters_where_they_follow_the_mean_better(make_run: MakeRun, batch: MakeBatch) -> None:
     sizes = [(3, 9), (20, 4), (7, 31), (15, 5), (40, 2)]
     made = [batch(s, completions=["x" * a, "y" * b]) for s, (a, b) in enumerate(sizes, 1)]
     run = make_run(signals={"completion_length_mean": [(a + b) / 2 for a, b in sizes]})
-    assert TokenCounts(run, made).rows(made[2]) == pytest.approx([7, 31])
+    assert rows_of(counts_of(run, made), 2) == pytest.approx([7, 31])
 
 
 def test_without_a_logged_mean_words_count_as_tokens(make_run: MakeRun, batch: MakeBatch) -> None:
     (rows,) = texts(batch, 4, steps=1)
-    counts = TokenCounts(make_run(), [rows])
-    assert counts.rows(rows).tolist() == [5, 7]
+    counts = counts_of(make_run(), [rows])
+    assert counts.rows.tolist() == [5, 7]
     empty = batch(completions=["", "a"])
-    assert TokenCounts(make_run(), [empty]).rows(empty).tolist() == [1, 1], "never below one"
+    assert counts_of(make_run(), [empty]).rows.tolist() == [1, 1], "never below one"
 
 
 @settings(max_examples=20, derandomize=True)
@@ -166,8 +194,8 @@ def test_any_straight_line_is_recovered(
 ) -> None:
     made = texts(batch, 10)
     mean = [per_word * (10 + 2 * s) + more for s in range(1, 6)]
-    counts = TokenCounts(make_run(signals={"completion_length_mean": mean}), made)
-    assert counts.rows(made[4]) == pytest.approx([15 * per_word + more, 25 * per_word + more])
+    counts = counts_of(make_run(signals={"completion_length_mean": mean}), made)
+    assert rows_of(counts, 4) == pytest.approx([15 * per_word + more, 25 * per_word + more])
     assert np.isfinite(counts.agreement or 0)
 
 
@@ -175,12 +203,12 @@ def test_finish_reasons_tell_which_rows_were_cut(make_run: MakeRun, batch: MakeB
     """Of two rows as long as the cap one ended there by itself."""
     fields = {"rewards": {"correct": [1, 0, 0]}, "n_tokens": [8, 8, 3]}
     reasons = batch(1, finish=["stop", "length", "stop"], **fields)
-    counts = TokenCounts(make_run(), [reasons])
-    assert counts.cut(reasons).tolist() == [False, True, False]
+    counts = counts_of(make_run(), [reasons])
+    assert counts.cut.tolist() == [False, True, False]
     signals = {"truncation_rate": [1 / 3], "completion_length_mean": [19 / 3],
                "completion_length_max": [8.0]}  # fmt: skip
     unsaid = batch(1, finish=[None, "length", "stop"], **fields)
-    assert TokenCounts(make_run(signals=signals), [unsaid]).cut(unsaid).sum() == 1
+    assert counts_of(make_run(signals=signals), [unsaid]).cut.sum() == 1
 
 
 TOOL = 4

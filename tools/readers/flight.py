@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from firstbad.tools.errors import UserError
@@ -201,8 +202,19 @@ def _args(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)
 
 
+@cache
+def _plain(hint: Any) -> Any:
+    """The type that a field has unless it is missing; None where it may have several."""
+    kinds = [one for one in _args(hint) or (hint,) if one is not NoneType]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else None
+
+
 def _as(hint: Any, value: object) -> object:
     """The value where it is of the type asked for, else None."""
+    if type(value) is _plain(hint):  # nearly always
+        if isinstance(value, (int, float)):
+            return value if abs(value) < _LARGEST else None  # NaN is not below it
+        return as_text(value)
     if _origin(hint) is Literal:
         return value if value in _args(hint) else None
     if _origin(hint) is tuple:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -55,9 +56,10 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
     """The batch of one step's rows."""
     rows = [_turns(row) for row in rows]
     names = {key: None for row in rows for key in row}
-    columns = _Columns(rows)
+    columns = _Columns(rows, names)
     completions = [canonical_text(value) for value in columns.of(COMPLETION) or []]
-    prompts = [canonical_text(value) for value in columns.of(PROMPTS) or [""] * len(rows)]
+    asked = columns.of(PROMPTS) or [""] * len(rows)
+    prompts = [canonical_text(value) for value in asked]
     if shortened := tidy(completions) + tidy(prompts):
         root.note("text_cut", f"step {step}: {shortened} texts shortened")
     group, source = _groups(columns.of(_GROUP), prompts, group_size)
@@ -96,6 +98,8 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
             for part, values in _by_part(errors).items()
         },
         latency_seconds={part: _floats(values) for part, values in _by_part(latency).items()},
+        # A text may be what the template made of messages, so that only lists tell.
+        messages=True if rows and all(isinstance(value, list) for value in asked) else None,
     )
 
 
@@ -126,9 +130,9 @@ def _turns(row: Row) -> Row:
 
 
 class _Columns:
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], names: Iterable[str]) -> None:
         self._rows = rows
-        self._by_lower = {key.lower(): key for row in rows for key in row}
+        self._by_lower = {name.lower(): name for name in names}
         self.used: set[str] = set()
 
     def of(self, spellings: Sequence[str]) -> list[object] | None:
@@ -172,6 +176,8 @@ def _rewards(
 
 def _is_score(name: str, values: Sequence[object]) -> bool:
     """A floating column, or one of whole numbers that is called a score."""
+    if values and set(map(type, values)) == {float}:
+        return True
     found = [value for value in values if value is not None and value != ""]
     if any(isinstance(value, (list, dict)) or number(value) is None for value in found):
         return False
@@ -183,6 +189,8 @@ def _is_score(name: str, values: Sequence[object]) -> bool:
 
 
 def _floats(values: Sequence[object]) -> FloatArray:
+    if set(map(type, values)) <= {float}:  # nearly always
+        return np.array(values, np.float64)
     found = (number(value) for value in values)
     return np.array([np.nan if value is None else value for value in found], np.float64)
 
@@ -206,6 +214,12 @@ def _groups(
     return group_rows(prompts, size)
 
 
+@lru_cache(maxsize=64)
+def _by_lower(names: tuple[str, ...]) -> dict[str, str]:
+    """Columns by their names in lower case; one row is like the next."""
+    return {name.lower(): name for name in names}
+
+
 def _name(row: Row, spellings: Sequence[str]) -> str | None:
-    by_lower = {key.lower(): key for key in row}
+    by_lower = _by_lower(tuple(row))
     return next((by_lower[s] for s in spellings if s in by_lower), None)

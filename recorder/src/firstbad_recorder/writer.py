@@ -409,12 +409,19 @@ def _number(value: Any) -> object:
 
 def _plain(value: object, depth: int = 20) -> object:
     """The JSON form of a setting; what JSON does not know becomes its text."""
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind is float or kind is int:  # most of what is written: before the slower questions
+        return _scalar(value)
     if depth and isinstance(value, Mapping):
         return {_text(key): _plain(item, depth - 1) for key, item in value.items()}
     if depth and isinstance(value, (list, tuple)):
         return [_plain(item, depth - 1) for item in value]
-    if isinstance(value, str):
-        return _text(value)
+    return _text(value) if isinstance(value, str) else _scalar(value)
+
+
+def _scalar(value: object) -> object:
     try:
         return _number(value)
     except Exception:
