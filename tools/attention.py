@@ -19,6 +19,8 @@ class Attention(Dated):
     padding_seen: int
     """Padding before the first token of a row with attention 1: what comes later sees it."""
     share_rows_wrong: float
+    wrong_since: float | None
+    """... of the captures from the onset on; None without one."""
 
 
 @tool
@@ -41,6 +43,7 @@ def check_attention(run: Run) -> Measured[Attention]:
         tokens_hidden=sum(c[2] for c in counts),
         padding_seen=sum(c[3] for c in counts),
         share_rows_wrong=round(sum(c[4] for c in counts) / max(1, rows), 6),
+        wrong_since=_since(counts, bad[0]) if bad else None,
         last_good_step=good[-1] if good and bad else None,
         first_bad_step=bad[0] if bad else None,
         from_start=bool(bad) and not good,
@@ -53,6 +56,12 @@ def check_attention(run: Run) -> Measured[Attention]:
         window=(counts[0][0], counts[-1][0]),
         signal="attention mask",
     )
+
+
+def _since(counts: list[tuple[int, int, int, int, int]], step: int) -> float:
+    """Share of wrong rows in the captures from a step on."""
+    late = [c for c in counts if c[0] >= step]
+    return round(sum(c[4] for c in late) / max(1, sum(c[1] for c in late)), 6)
 
 
 def _count(capture: Capture) -> tuple[int, int, int, int, int] | None:

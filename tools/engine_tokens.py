@@ -52,6 +52,11 @@ class EngineTokens(Dated):
     """Rows in which one side begins with its first token twice and the other does not."""
     share_same_text: float | None
     """Of the rows that differ: those whose ids spell the same text. None without a tokenizer."""
+    differs_since: float | None
+    """`share_differs` from the onset on; None, like the next ones, where none differs."""
+    prompt_differs_since: float | None
+    completion_differs_since: float | None
+    first_doubled_since: float | None
     edit_tokens: float | None
     """Mean number of prompt tokens that one side lacks or has others for."""
 
@@ -98,6 +103,11 @@ def compare_engine_tokens(run: Run) -> Measured[EngineTokens]:
     same = None
     if texts is not None and rows:
         same = sum(_text(r.ours, texts) == _text(r.theirs, texts) for r in rows) / len(rows)
+    n_since = None if first is None else sum(total[s] for s in steps[first:])
+
+    def since(count: int) -> float | None:
+        return None if n_since is None else _r(count / n_since)
+
     metrics = EngineTokens(
         n_rows=n,
         share_differs=_r(len(rows) / n),
@@ -107,6 +117,10 @@ def compare_engine_tokens(run: Run) -> Measured[EngineTokens]:
         share_by_template=_r(np.mean(template)) if of_prompt else None,
         share_by_content=_r(1 - np.mean(template)) if of_prompt else None,
         share_first_doubled=_r(sum(_doubled(r) for r in rows) / n),
+        differs_since=since(len(rows)),
+        prompt_differs_since=since(sum(r.where == "prompt" for r in rows)),
+        completion_differs_since=since(sum(r.where == "completion" for r in rows)),
+        first_doubled_since=since(sum(_doubled(r) for r in rows)),
         share_same_text=None if same is None else _r(same),
         edit_tokens=(
             _r(np.mean([sum(max(len(a), len(b)) for a, b in row) for row in edits]))

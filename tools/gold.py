@@ -67,6 +67,19 @@ class Gold(Dated):
     the prompt repeats these words as the consensus does, and does not ask for words once."""
     repeats_lost_of_all: float
     """The same groups, of all that agree on an answer with a repeated word of their prompt."""
+    n_misfits: int
+    """Contradicted groups whose consensus stands in the prompt, word by word, and whose gold answer
+    does not but is right for another prompt that has it."""
+    misfit_prompts: int
+    """Distinct prompts of these."""
+    misfit_share: float
+    """Of all groups that agree on an answer."""
+    prompt_words_agreed: float
+    """Mean share of the gold answer's words that stand in the prompt, where groups agree on it."""
+    n_often: int
+    """Prompts that come three times or more."""
+    n_stuck: int
+    """... of which no sample is ever right while most of its groups agree on one other answer."""
 
 
 @tool
@@ -130,6 +143,8 @@ def _measured(
     first = int(steps[stretch.first]) if stretch else None
     off = bool(wrong[inside].mean() > OFTEN)
     lost = _Repeats(rows, agreed, wrong)
+    misfits = _Misfits(rows, agreed, wrong)
+    often, stuck = _stuck(rows)
     metrics = Gold(
         n_groups=len(rows),
         n_consensus=len(agreed),
@@ -149,10 +164,18 @@ def _measured(
         ),
         repeats_lost_share=_r(lost.of_wrong),
         repeats_lost_of_all=_r(lost.of_all),
+        n_misfits=len(misfits.bad),
+        misfit_prompts=len({rows[i][3] for i in misfits.bad}),
+        misfit_share=_r(len(misfits.bad) / len(agreed)),
+        prompt_words_agreed=_r(misfits.within),
+        n_often=often,
+        n_stuck=len(stuck),
         **(
             lost.dated()
             if off and lost.of_wrong > MOSTLY and lost.of_all > MOSTLY
             else _dated(off, stretch, steps)
+            if off or not misfits.bad
+            else misfits.dated()
         ),
     )
     shown: list[tuple[Scalar, ...]] = [
@@ -192,6 +215,58 @@ def _dated(off: bool, stretch: Stretch | None, steps: IntArray) -> dict[str, Any
         if stretch and stretch.stop < len(steps)
         else None,
     }
+
+
+class _Misfits:
+    """Where answers are read off the prompt: gold answers that belong to another one."""
+
+    def __init__(self, rows: list[_Row], agreed: list[int], wrong: BoolArray) -> None:
+        sound = [rows[i] for i, w in zip(agreed, wrong, strict=True) if not w]
+        parts = [_within(set(r[1].split()), set(r[3].lower().split())) for r in sound]
+        self.within = float(np.mean(parts)) if parts else 0.0
+        right = {r[1] for r, part in zip(sound, parts, strict=True) if part == 1}
+        self.bad = [
+            i
+            for i, w in zip(agreed, wrong, strict=True)
+            if w and rows[i][1] in right and _misfits(rows[i])
+        ]
+        self._first = rows[self.bad[0]][0] if self.bad else None
+        self._good = [r[0] for r in sound if self._first is not None and r[0] < self._first]
+        self._steps = sorted({r[0] for r in rows})
+
+    def dated(self) -> dict[str, Any]:
+        """The onset; a few steps without one are no healthy beginning where few are wrong."""
+        early = self._first in self._steps[: max(5, len(self._steps) // 6)]
+        return {
+            "last_good_step": None if early or not self._good else self._good[-1],
+            "first_bad_step": self._first,
+            "from_start": early,
+            "sampled": not early,
+        }
+
+
+def _misfits(row: _Row) -> bool:
+    """Whether the consensus stands in the prompt, and nothing of the gold answer does."""
+    prompt = set(row[3].lower().split())
+    return _within(set(str(row[2]).split()), prompt) == 1 and not _within(
+        set(row[1].split()), prompt
+    )
+
+
+def _stuck(rows: list[_Row]) -> tuple[int, list[str]]:
+    """Prompts that come often, and those whose groups agree on an answer that is never right."""
+    by_prompt: dict[str, list[_Row]] = {}
+    for row in rows:
+        by_prompt.setdefault(row[3], []).append(row)
+    often = {text: own for text, own in by_prompt.items() if len(own) >= 3}
+    stuck = []
+    for text, own in often.items():
+        said = Counter(r[2] for r in own if r[2] is not None)
+        top, times = said.most_common(1)[0] if said else (None, 0)
+        never = all(r[2] is None or _contradict(r[1], r[2]) for r in own)
+        if top is not None and never and times > MOSTLY * len(own):
+            stuck.append(text)
+    return len(often), stuck
 
 
 class _Repeats:

@@ -37,6 +37,8 @@ class MicrobatchRows(Dated):
     share_missing: float
     """Updates that lack rows: by name, or by number of micro-batches of one size. Rows of ranks
     that are not in the ledger do not count."""
+    missing_since: float
+    """... from the first one that lacks some on; 0 without one."""
     rows_missing: float
     """Share of rows that they lack, the median."""
     share_twice: float
@@ -67,6 +69,7 @@ def check_microbatch_rows(run: Run) -> Measured[MicrobatchRows]:
         log_agreement=log_agreement(used),
         whole_batch=_whole_batch(run),
         share_missing=round(float(bad.mean()), 6),
+        missing_since=round(float(bad[int(np.argmax(bad)) :].mean()), 6),
         rows_missing=round(float(np.median(np.array(absent)[bad])), 6) if bad.any() else 0.0,
         share_twice=round(float(np.mean(twice)), 6) if twice else 0.0,
         **asdict(span_of([u.step for u in used], bad)),
@@ -126,6 +129,8 @@ class MicrobatchNorms(Dated):
     """As in `check_microbatch_rows`."""
     share_single: float | None
     """Updates of several micro-batches whose norm is that of one of them; None without such."""
+    single_since: float
+    """... of those from the first such one on."""
     share_outside: float
     """Updates whose norm no sum of the parts can have: above the sum of their norms, or below the
     largest less all others."""
@@ -158,6 +163,7 @@ def check_microbatch_norms(run: Run) -> Measured[MicrobatchNorms]:
         n_updates=len(updates),
         log_agreement=log_agreement(updates),
         share_single=round(float(np.mean(several)), 6) if several else None,
+        single_since=_since([s is True if s is not None else None for *_, s in found]),
         share_outside=round(float(outside.mean()), 6),
         norm_over_parts=round(float(np.median(over[outside] if outside.any() else over)), 6),
         **asdict(span_of([u.step for u in updates], _more(outside, single))),
@@ -170,6 +176,14 @@ def check_microbatch_norms(run: Run) -> Measured[MicrobatchNorms]:
         "micro-batch alone",
         signal="gradient norm against its micro-batches",
     )
+
+
+def _since(single: Sequence[bool | None]) -> float:
+    """Share that is True of what is known, from the first True on."""
+    if True not in single:
+        return 0.0
+    late = [s for s in single[single.index(True) :] if s is not None]
+    return round(sum(late) / len(late), 6)
 
 
 def _more(outside: BoolArray, single: BoolArray) -> BoolArray:

@@ -125,6 +125,11 @@ def policy_loss(form: LossForm, rows: RowTable) -> tuple[FloatArray, FloatArray]
     return -_total(rows, form.weight) / form.denominator, spread
 
 
+def gain_loss(form: LossForm, rows: RowTable) -> FloatArray:
+    """(S,) advantage term at ratio 1 of the rows whose advantage is above 0, over all tokens."""
+    return -_total(rows, np.where(rows.advantage > 0, form.weight, 0.0)) / form.denominator
+
+
 def left_out_by_version(run: Run) -> float | None:
     """Factor on the loss that the run's TRL version is known to leave out; None: there is none.
 

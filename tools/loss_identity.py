@@ -67,6 +67,13 @@ class LossIdentity(HeldToSettings):
     padded_error_ratio: float | None
     """Squared error of that fit over that of the plain one: well below 1 where the factor follows
     the padding, above 1 where it is a constant. None where the plain fit is exact."""
+    one_sign_correlation: float
+    """Of the logged loss on the worse side with the loss of the rows of one sign alone, those with
+    an advantage above 0 or those below, whichever fits better."""
+    one_sign_deviation: float
+    """max(slope, 1/slope) - 1 of that fit."""
+    one_sign_is_gain: bool
+    """Those rows are the ones above 0."""
     policy_coefficient: float | None
     """Of the advantage term in a joint fit on the worse side; 1 expected. None where its standard
     error is above 0.1: for sequence means over whole groups the term is rounding around 0."""
@@ -146,6 +153,11 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         from_start = not cut and _wrong(terms.cut(slice(0, n // 3)))
     first = int(side.steps[0]) if off else None
     padded = _slope_and_r(side.padded, side.logged)
+    one_sign = [
+        _slope_and_r(t + side.kl, side.logged) for t in (side.gains, side.policy - side.gains)
+    ]
+    is_gain = one_sign[0][1] >= one_sign[1][1]
+    sign_slope, sign_r = one_sign[0 if is_gain else 1]
     plain_error = 1.0 - _fit(side)[1] ** 2
     late = off and not cut and not from_start
     if late:  # the first steps tell nothing: it began no later than where the steps so far show it
@@ -177,6 +189,9 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         padded_error_ratio=(
             round((1.0 - padded[1] ** 2) / plain_error, 4) if plain_error > 1e-9 else None
         ),
+        one_sign_correlation=sign_r,
+        one_sign_deviation=_deviation(sign_slope),
+        one_sign_is_gain=is_gain,
         policy_coefficient=joint.policy,
         kl_coefficient=joint.kl,
         carried_by=carried_by,

@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.estimators import kl_in_reward
-from firstbad.tools.loss_forms import OF_LOG_PROBS, loss_form, loss_type, policy_loss
+from firstbad.tools.loss_forms import OF_LOG_PROBS, gain_loss, loss_form, loss_type, policy_loss
 from firstbad.tools.loss_units import SCHEDULED, Units
 from firstbad.tools.ratios import MicrobatchRows
 from firstbad.tools.rewards import used_advantage
@@ -34,6 +34,8 @@ class LossTerms:
     """Last step before each unit."""
     logged: FloatArray
     policy: FloatArray
+    gains: FloatArray
+    """Of `policy`: what rows with an advantage above 0 bring to it."""
     kl: FloatArray
     """beta x logged KL, zeros where there is none."""
     entropy: FloatArray | None
@@ -54,6 +56,7 @@ class LossTerms:
             opened=self.opened[part],
             logged=self.logged[part],
             policy=self.policy[part],
+            gains=self.gains[part],
             kl=self.kl[part],
             entropy=entropy,
             spread=self.spread[part],
@@ -137,6 +140,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             h,
             units.root(spread) * weights,
             units.mean(padded),
+            units.mean(gain_loss(form, rows)) * weights,
         ]
     )
     table = columns[
@@ -153,6 +157,7 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
             table[:, 1],
             table[:, 2],
             table[:, 3],
+            table[:, 8],
             table[:, 4],
             None if whole is None or np.isnan(table[:, 5]).any() else table[:, 5],
             table[:, 6],

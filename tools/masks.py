@@ -60,6 +60,10 @@ class Masks(Dated):
     """Rows with no trained token."""
     share_rows_stop_untrained: float
     """Of finished rows: the stop token is outside the loss while the row is trained."""
+    stop_untrained_since: float
+    """... of the captures from the onset on, where there is one."""
+    run_on_since: float
+    """`share_rows_run_on` of these captures."""
     share_rows_shifted: float
     """Of rows: the mask is the right one moved by one to eight places."""
     share_wrong_shifted: float
@@ -133,6 +137,7 @@ def check_masks(run: Run) -> Measured[Masks]:
     shift = shifts.most_common(1)[0][0] if shifts else None
     bad = [c.step for c in counts if c.wrong > 0.02 * c.rows or c.run_on > 0.2 * c.rows]
     good = [c.step for c in counts if not bad or c.step < bad[0]]
+    late = [c for c in counts if not bad or c.step >= bad[0]]
     metrics = Masks(
         n_captures=len(counts),
         n_captures_without=without,
@@ -147,6 +152,10 @@ def check_masks(run: Run) -> Measured[Masks]:
         completion_untrained=sum(c.untrained for c in counts),
         rows_untrained=sum(c.empty_rows for c in counts),
         share_rows_stop_untrained=_share(sum(c.stop_untrained for c in counts), finished),
+        stop_untrained_since=_share(
+            sum(c.stop_untrained for c in late), sum(c.finished for c in late)
+        ),
+        run_on_since=_share(sum(c.run_on for c in late), sum(c.rows for c in late)),
         share_rows_shifted=_share(shifts.total(), rows),
         share_wrong_shifted=_share(shifts.total(), wrong),
         shift_tokens=shift,

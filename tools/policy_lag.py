@@ -51,6 +51,8 @@ class PolicyLag(Dated):
     largest: int
     share_over: float | None
     """Share of rows beyond what is allowed; None where that is not stated."""
+    over_since: float | None
+    """... of the steps from the first one with such a row on."""
     share_lagging: float
     """Share of rows that are older than the trainer."""
     early: float
@@ -114,6 +116,9 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
         mean=_r(everything.mean()),
         largest=int(everything.max()),
         share_over=None if allowed is None else _r((everything > allowed).mean()),
+        over_since=None
+        if allowed is None or first is None
+        else _r((np.concatenate([lags[s] for s in steps[first:]]) > allowed).mean()),
         share_lagging=_r((everything > 0).mean()),
         early=_r(thirds[0].mean()),
         late=_r(thirds[-1].mean()),

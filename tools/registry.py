@@ -97,6 +97,7 @@ _MODULES = (
     "form_pay",
     "generation_config",
     "gold",
+    "gold_facts",
     "grading_access",
     "groups",
     "judge",

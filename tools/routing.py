@@ -18,6 +18,8 @@ class Routing(Dated):
     n_tokens: int
     share_differs: float
     """Tokens that went to other experts in any layer."""
+    differs_since: float | None
+    """... of the captures from the onset on; None without one."""
     difference_apart: float | None
     """Mean abs(trainer - engine), nats, on those."""
     difference_same: float | None
@@ -54,6 +56,9 @@ def compare_routing(run: Run) -> Measured[Routing]:
     metrics = Routing(
         n_tokens=len(gap),
         share_differs=_r(apart.mean()),
+        differs_since=None
+        if first is None
+        else _r(np.concatenate([a for _, a, _ in found[first:]]).mean()),
         difference_apart=off[0],
         difference_same=off[1],
         excess=None if None in off else _r((off[0] or 0.0) / max(off[1] or 0.0, 0.001)),

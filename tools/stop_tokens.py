@@ -32,6 +32,10 @@ class StopTokens(Dated):
     """Rows that generation says ended by themselves."""
     share_stopped_without: float
     """Of those: no stop token is among their tokens."""
+    cut_with_stop_since: float
+    """`share_cut_with_stop` of the captures from the onset on, where there is one."""
+    stopped_without_since: float
+    """`share_stopped_without` of these captures."""
     commonest_last_share: float
     """Of the latter: they share one last token. Near 1 where a stop text ends the answers, which
     needs no stop token."""
@@ -81,12 +85,16 @@ def check_stop_tokens(run: Run) -> Measured[StopTokens]:
     bad = [c.step for c in counts if c.wrong]
     good = [c.step for c in counts if not bad or c.step < bad[0]]
     forged = sum(c.forged for c in counts)
+    late = [c for c in counts if not bad or c.step >= bad[0]]
+    late_cut, late_stopped = sum(c.cut for c in late), sum(c.stopped for c in late)
     metrics = StopTokens(
         n_captures=len(counts),
         n_cut=cut,
         share_cut_with_stop=round(forged / cut, 6) if cut else 0.0,
         n_stopped=stopped,
         share_stopped_without=round(missing / stopped, 6) if stopped else 0.0,
+        cut_with_stop_since=round(sum(c.forged for c in late) / max(1, late_cut), 6),
+        stopped_without_since=round(sum(c.missing for c in late) / max(1, late_stopped), 6),
         commonest_last_share=round(last.most_common(1)[0][1] / missing, 6) if missing else 0.0,
         stops_named=named,
         last_good_step=good[-1] if good and bad else None,
