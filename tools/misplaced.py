@@ -115,8 +115,8 @@ def _measured(
     )
     shown = [e for e in examples if first is None or int(str(e[0])) >= first]
     text = (
-        f"{percent(metrics.misplaced_share)} of {n:.0f} answers are the right one of another prompt "
-        f"of their step ({percent(metrics.chance_share)} by chance)"
+        f"{percent(metrics.misplaced_share)} of {n:.0f} answers are the right one of another "
+        f"prompt of their step ({percent(metrics.chance_share)} by chance)"
     )
     if first is not None:
         text += " from the start" if at_start else f" from step {first} on"
