@@ -169,7 +169,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     pattern = _pattern(judge, judged, inside)
     new = _new_value(run, batches, judge, judged, inside)
     all_rows = sum(len(b) for b in run.rollouts.batches())
-    first = int(steps[stretch.first]) if stretch else None
+    began = stretch and _began(stretch, where, inside, rejected & could, accepted & could, totals)
+    first = int(steps[began.first]) if began else None
     reaches_end = stretch is not None and stretch.stop >= len(steps) - 1
     metrics = Judging(
         by_command=run.judge is not None,
@@ -210,10 +211,10 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         new_value_gap=_r(new.gap),
         timing_shift=_timing(run, first),
         batch_level=_batch_level(where, rejected & inside, judged.right & inside),
-        last_good_step=_last_good(steps, totals, stretch) if stretch else None,
+        last_good_step=_last_good(steps, totals, began) if began else None,
         first_bad_step=first,
         last_bad_step=None if stretch is None or reaches_end else int(steps[stretch.stop - 1]),
-        from_start=stretch is not None and stretch.first == 0,
+        from_start=began is not None and began.first == 0,
     )
     tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted, inside)]
     if pattern is not None:
@@ -226,13 +227,42 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         )
     return Measured(
         metrics,
-        _summary(metrics, judge.part, judge.way.text, pattern.text if pattern else ""),
+        _summary(
+            metrics,
+            judge.part,
+            judge.way.text,
+            pattern.text if pattern else "",
+            int(steps[stretch.first]) if stretch else None,
+        ),
         tables=tuple(t for t in tables if t.rows),
         window=(int(steps[0]), int(steps[-1])),
         sources=tuple(run.rollouts.answers()),
         signal=f"agreement of `{judge.part}` with independent judging",
         quote=f"What these rows share: {pattern.text}." if pattern else "",
     )
+
+
+def _began(
+    stretch: Stretch,
+    where: IntArray,
+    inside: BoolArray,
+    rejected: BoolArray,
+    accepted: BoolArray,
+    totals: IntArray,
+) -> Stretch:
+    """The stretch, or one that leads up to it in which the same disagreement is rarer.
+
+    A policy learns to use a verifier that passes wrong answers, so what began with a few rows is a
+    change-point of its own much later.
+    """
+    same = rejected if (rejected & inside).sum() >= (accepted & inside).sum() else accepted
+    hits = np.bincount(where, weights=same, minlength=len(totals)).astype(np.int64)
+    while (before := raised_stretch(hits[: stretch.first], totals[: stretch.first])) is not None:
+        leads_up = before.first > 0 and before.stop == stretch.first
+        if not leads_up or before.gain < SURE_GAIN:
+            break
+        stretch = before
+    return stretch
 
 
 def _last_good(steps: FloatArray, totals: IntArray, stretch: Stretch) -> int | None:
@@ -290,19 +320,22 @@ def _new_value(
     return _NewValue(_r(value), float(has.mean()), gap)
 
 
-def _summary(m: Judging, part: str, way: str, pattern: str) -> str:
+def _summary(m: Judging, part: str, way: str, pattern: str, change: int | None) -> str:
+    """`change`: first step of the stretch that the shares are of."""
     doubt = "" if m.calibrated else ", too few to trust it alone"
     text = (
         f"`{part}` {way}; it agrees with the score in "
         f"{percent(m.calibration_agreement)} of the earliest rows{doubt}): "
         f"{m.n_rows} rows, {percent(m.agreement_all)} agree"
     )
-    if m.first_bad_step is not None:
+    if change is not None:
         text += (
-            f"; from step {m.first_bad_step} on {percent(m.agreement_after)} agree: "
+            f"; from step {change} on {percent(m.agreement_after)} agree: "
             f"{percent(m.rejected_right_share)} of the right answers are scored as wrong, "
             f"{percent(m.accepted_wrong_share)} of the wrong ones as right"
         )
+    if m.first_bad_step is not None and m.first_bad_step != change:
+        text += f"; it began more rarely at step {m.first_bad_step}"
     return text + (f"; the rows on which they disagree share: {pattern}" if pattern else "")
 
 

@@ -80,6 +80,33 @@ def test_hand_counted_rows(make_run: MakeRun, batch: MakeBatch, measure: Measure
     assert found["scored_right_share_after"] == 0.25
 
 
+@pytest.mark.parametrize(("early", "began"), [("accepted", 21), ("rejected", 41), (None, 41)])
+def test_what_begins_with_a_few_rows_is_dated_there(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, early: str | None, began: int
+) -> None:
+    """A policy learns to use a verifier: one wrong answer of 20 passes from 21 on, all from 41."""
+
+    def rows(step: int) -> RolloutBatch:
+        scores = np.array([1.0] * 10 + [0.0] * 20)
+        if 21 <= step < 41 and early is not None:
+            scores[12 if early == "accepted" else 5] = 1.0 if early == "accepted" else 0.0
+        if step >= 41:
+            scores[10:] = 1.0
+        texts = [f"<answer>{a}</answer>" for a in [1] * 10 + [2] * 20]
+        return batch(
+            step,
+            completions=texts,
+            gold=["1"] * 30,
+            rewards={"correct": scores.tolist()},
+            group=np.repeat(np.arange(3), 10),
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 61)]))
+    assert found["first_bad_step"] == began
+    assert found["stretch_steps"] == 20, "the shares are those of the later stretch"
+    assert found["accepted_wrong_share"] == 1
+
+
 def test_a_verifier_that_dies(simulate: MakeRun, measure: Measure) -> None:
     found = measure(TOOL, simulate(1, edit=between(dead, ONSET)))
     assert found["calibrated"]
