@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from firstbad.playbooks.gate import Seen
 from firstbad.playbooks.results import LeastBad, Onset
-from firstbad.tools.moments import READABLE
-from firstbad.tools.optimizer_state import COUNTS
 
 NO_OPTIMIZER = "it holds no optimizer state"
 
 
 def unfit_checkpoints(seen: Seen) -> dict[int, str]:
     """Checkpoints whose parts do not belong together, by step: what is wrong with each."""
+    # Imported here: a verdict that is only shown needs no numpy.
+    from firstbad.tools.moments import READABLE
+    from firstbad.tools.optimizer_state import COUNTS
+
     found: dict[int, str] = {}
     for table in (table for evidence in seen.values() for table in evidence.tables):
         for row in table.rows if table.title in (COUNTS, READABLE) else ():

@@ -61,7 +61,7 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     kl, norm = run.signals.get("kl_ref"), run.signals.get("grad_norm_preclip")
     updates = updates_per_batch(run)
     entropy, reward = run.signals.get("entropy"), run.signals.get("reward_mean")
-    reward = _by_batch(reward, updates)
+    batches = _by_batch(reward, updates)
     if norm is None or len(norm.values) < NEAR:
         raise NoData("fewer than ten logged gradient norms")
     kl_smooth, norm_smooth = _smooth(kl), _smooth(norm)
@@ -69,7 +69,8 @@ def check_step_size(run: Run) -> Measured[StepSize]:
     base = max(1e-12, float(np.median(norm.values[:NEAR])))
     growth = float(norm_smooth.max()) / base if norm_smooth is not None else None
     change = _entropy_change(entropy)
-    lost, lost_at = _lost(reward)
+    last = NEAR if batches is reward else max(3, NEAR // int(updates or 1))
+    lost, lost_at = _lost(batches, last)
     clip = run.signals.get("clip_frac_total")
     late = (
         float(np.array_split(clip.values, 3)[2].mean()) if clip and len(clip.values) > 2 else None
@@ -168,12 +169,12 @@ def _entropy_change(entropy: Signal | None) -> float | None:
     return float(np.abs(np.log(np.maximum(smooth, 1e-9) / base)).max())
 
 
-def _lost(reward: Signal | None) -> tuple[float | None, int | None]:
-    """Share of the best level lost at the end, and the step at which half of that was gone."""
+def _lost(reward: Signal | None, last: int) -> tuple[float | None, int | None]:
+    """Share of the best level lost in the `last` values, and the step at which half was gone."""
     smooth = _smooth(reward)
     if reward is None or smooth is None:
         return None, None
-    best, end = float(smooth.max()), float(np.median(smooth[-NEAR:]))
+    best, end = float(smooth.max()), float(np.median(smooth[-last:]))
     low = min(0.0, float(reward.values.min()))
     lost = (best - end) / max(1e-9, best - low)
     peak = int(np.argmax(smooth))
