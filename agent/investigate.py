@@ -188,7 +188,9 @@ def _walk(
         found = graph.get_state(config)
         _check_version(found.values, record)
         walked = found.values.get("waivers") == list(record.waivers)
-        if not found.values or not walked or not (found.next or _has_files(incident)):
+        # Where a power failure took evidence, the walk begins anew over what is there.
+        lost = {*found.values.get("aliases", {}).values()} - {*incident.evidence_ids()}
+        if not found.values or lost or not walked or not (found.next or _has_files(incident)):
             given = fresh(waivers_in(record))
         elif found.interrupts and answer is None and interactive:
             return Waiting(incident, found.interrupts[0].value)

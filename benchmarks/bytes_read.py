@@ -37,6 +37,12 @@ class Counted(io.FileIO):
         self._count(n)
         return n
 
+    def read(self, size: int | None = -1) -> Any:
+        """As usual."""
+        data = super().read(size)
+        self._count(len(data or b""))
+        return data
+
     def readall(self) -> Any:
         """As usual."""
         data = super().readall()

@@ -81,11 +81,11 @@ def find_misplaced(run: Run) -> Measured[Misplaced]:
             groups += 1
             mixed += bool(right[batch.group == group].any())
         rows.append((n, here, chance, mixed, groups))
-    return _measured(batches, np.array(rows), examples)
+    return _measured(run, batches, np.array(rows), examples)
 
 
 def _measured(
-    batches: list[RolloutBatch], rows: FloatArray, examples: list[tuple[Scalar, ...]]
+    run: Run, batches: list[RolloutBatch], rows: FloatArray, examples: list[tuple[Scalar, ...]]
 ) -> Measured[Misplaced]:
     """`rows` (S, 5): rows, misplaced, by chance, groups with both kinds, groups with misplaced."""
     steps = [b.step for b in batches]
@@ -115,8 +115,8 @@ def _measured(
     )
     shown = [e for e in examples if first is None or int(str(e[0])) >= first]
     text = (
-        f"{percent(metrics.misplaced_share)} of {n:.0f} answers are the right one of another prompt "
-        f"of their step ({percent(metrics.chance_share)} by chance)"
+        f"{percent(metrics.misplaced_share)} of {n:.0f} answers are the right one of another "
+        f"prompt of their step ({percent(metrics.chance_share)} by chance)"
     )
     if first is not None:
         text += " from the start" if at_start else f" from step {first} on"
@@ -133,6 +133,7 @@ def _measured(
         )
         if shown
         else (),
+        sources=tuple(run.rollouts.answers()),
         window=(steps[0], steps[-1]),
         signal="answers of other prompts",
     )

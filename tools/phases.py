@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from firstbad.tools.cut import is_cut
+from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Scalar, Table
 from firstbad.tools.prompts import prompt_change, prompts_of_groups
 from firstbad.tools.registry import Measured, tool
@@ -58,6 +59,8 @@ def compare_phases(run: Run) -> Measured[Phases]:
     shows.
     """
     batches = list(run.rollouts.batches())
+    if not batches and not run.signals.known:
+        raise NoData("neither rollouts nor signals, so nothing has two sides")
     found = _changes(run, batches)
     asked: dict[str, int] = {}
     for batch in batches:

@@ -99,6 +99,7 @@ _MODULES = (
     "gold",
     "gold_facts",
     "grading_access",
+    "group_rates",
     "groups",
     "judge",
     "judging",

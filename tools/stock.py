@@ -30,6 +30,8 @@ class Stock(Metrics):
     """Steps of rollouts hold only part of the rows that were trained on."""
     gold: bool
     """Right answers stand beside the rollouts, or were found for them."""
+    judged: bool
+    """They are there, or a judge of the user's was asked."""
     captures: int
     settings: bool
     """Settings of the trainer are there."""
@@ -55,6 +57,7 @@ def take_stock(run: Run) -> Measured[Stock]:
     averaged = mixes_batches(run)
     advantages = first is not None and used_advantage(run, first) is not None
     trainer = run.config.of_trainer
+    gold = first is not None and any(first.gold or ())
     metrics = Stock(
         logged_steps=len(run.signals.steps),
         loss_steps=0 if loss is None or averaged else len(loss.steps),
@@ -63,7 +66,8 @@ def take_stock(run: Run) -> Measured[Stock]:
         empty_texts=_empty(run),
         advantage_steps=len(run.rollouts.steps) if advantages else 0,
         rows_missing=rows_complete(run) is False,
-        gold=first is not None and any(first.gold or ()),
+        gold=gold,
+        judged=gold or run.judge is not None,
         captures=len(run.captures.steps),
         settings=trainer,
         updates_known=updates_per_batch(run) is not None,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import re
@@ -10,6 +11,7 @@ import pytest
 
 from firstbad.agent import incident as incidents
 from firstbad.agent.files import write_atomic
+from firstbad.agent.garbage import NEW_OBJECTS, rarely_collected
 from firstbad.tools.errors import UserError
 
 RECORD: dict[str, Any] = {
@@ -123,6 +125,18 @@ def _hold(folder: Path, ready: Any, done: Any) -> None:
     with incidents.Incident(folder).lock():
         ready.set()
         done.wait(20)
+
+
+def test_cycles_are_searched_rarely_while_it_works_and_as_before_afterwards() -> None:
+    before = gc.get_threshold()
+    try:
+        for set_before, inside in ((700, NEW_OBJECTS), (0, 0), (10**6, 10**6)):
+            gc.set_threshold(set_before, 10, 10)
+            with rarely_collected(), rarely_collected():
+                assert gc.get_threshold() == (inside, 10, 10)
+            assert gc.get_threshold() == (set_before, 10, 10)
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

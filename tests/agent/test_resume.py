@@ -108,6 +108,25 @@ def test_finished_tools_of_the_same_layer_are_kept(
     assert calls() == DIALS
 
 
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_evidence_that_a_power_failure_took_is_measured_again(
+    look: Look, make_run: MakeRun, calls: Calls, book: str, unfinished: bool
+) -> None:
+    run = make_run(after_tails="stop" if unfinished else 0)
+    if unfinished:
+        with pytest.raises(Stopped):
+            work.investigate(str(run), playbook=book)
+    else:
+        look(run)
+    (incident,) = incidents.listing()
+    (incident.evidence_folder / "E2.json").write_bytes(b"")
+    (incident.evidence_folder / "E3.json").unlink()
+    make_run(after_tails=0)
+    found = look(resume=incident.id)
+    assert found.verdict.outcome == "healthy"
+    assert Counter(calls()) == Counter([*DIALS, "rows", "same"])
+
+
 def test_a_finished_incident_is_not_walked_again(
     look: Look, make_run: MakeRun, calls: Calls
 ) -> None:

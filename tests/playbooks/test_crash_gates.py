@@ -929,9 +929,9 @@ def test_a_norm_that_changes_against_its_advantages_excludes_no_factor(
     assert found.outcome == outcome
 
 
-@pytest.mark.parametrize(("follows", "outcome"), [(True, "pass"), (False, "inconclusive")])
-def test_a_loss_that_is_not_recomputed_is_not_passed_by_settings_or_norms(
-    follows: bool, outcome: str
+@pytest.mark.parametrize(("follows", "said"), [(True, "all along"), (False, "captures")])
+def test_a_loss_that_is_not_recomputed_is_passed_by_steady_norms_and_says_so(
+    follows: bool, said: str
 ) -> None:
     found = judged(
         "accumulation",
@@ -940,13 +940,14 @@ def test_a_loss_that_is_not_recomputed_is_not_passed_by_settings_or_norms(
         scatter=None,
         onset={"is_steady": True},
         setting={
-            "accumulation_steps": 1.0,
+            "accumulation_steps": 2.0,
             "updates_per_batch": 1.0,
             "loss_from_rollouts": follows,
         },
         level={"late_over_early": 1.0, "early_over_late": 1.0},
     )
-    assert found.outcome == outcome
+    assert (found.outcome, found.strength) == ("pass", "differential")
+    assert said in found.excludes_not
 
 
 WORD = {

@@ -66,14 +66,25 @@ class Saving(Trainer):
             json.dumps({"global_step": self.step, "log_history": []}), encoding="utf-8"
         )
         counted, planned = self.saved_counts()
-        state = adam_state(self.saved_moments(), step=counted, rate=self.rate())
-        save_torch(folder / "optimizer.pt", state)
+        save_torch(folder / "optimizer.pt", self.saved_state(counted))
         schedule = schedule_state(planned, rate=self.rate(), base=self.s.rate)
         save_torch(folder / "scheduler.pt", schedule)
-        weights = np.ascontiguousarray(self.table, "<f4")
-        entry = {
-            "dtype": "F32", "shape": list(weights.shape), "data_offsets": [0, weights.nbytes]
-        }  # fmt: skip
-        header = json.dumps({"model.table": entry}).encode()
-        stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
-        (folder / "model.safetensors").write_bytes(stored)
+        header: dict[str, object] = {}
+        data = b""
+        for name, rows in self.parts().items():
+            weights = np.ascontiguousarray(self.table[rows], "<f4")
+            ends = [len(data), len(data) + weights.nbytes]
+            header[name] = {"dtype": "F32", "shape": list(weights.shape), "data_offsets": ends}
+            data += weights.tobytes()
+        about = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(about).to_bytes(8, "little") + about + data)
+
+    def parts(self) -> dict[str, slice]:
+        """Rows of the table that each stored parameter holds."""
+        return {"model.table": slice(None)}
+
+    def saved_state(self, counted: int) -> dict[str, Any]:
+        """The optimizer's state as it is written, a parameter for each part."""
+        first, second = self.saved_moments()
+        pairs = [(first[rows], second[rows]) for rows in self.parts().values()]
+        return adam_state(*pairs, step=counted, rate=self.rate())

@@ -679,6 +679,8 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
     syncs = run.flight.syncs
     run = with_sources(run)
     run.config = replace(run.config, values={**run.config.values, "generation.top_k": 0})
+    evals = make_signal("eval/reward_mean", np.linspace(0.5, 0.6, 60), 1)
+    run.signals = Signals({**run.signals.known, evals.name: evals}, run.signals.unknown)
     norms = (ParameterGroup("all", update_norm=1e-3, weight_norm=1.0),)
     names = tuple("abcd")
     stages = Stages(names, names, names)

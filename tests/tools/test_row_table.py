@@ -7,7 +7,7 @@ import pytest
 
 from firstbad.tools.rewards import group_stats
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.run import RolloutBatch, Run, Signal
 
 MakeRun = Callable[..., Run]
 MakeBatch = Callable[..., RolloutBatch]
@@ -50,3 +50,20 @@ def test_groups_of_two_steps_are_never_one(table: RowTable) -> None:
 def test_an_unknown_total_is_no_number(table: RowTable) -> None:
     # No config gives the weights of two parts; a single part is its own total.
     assert np.isnan(table.total).tolist() == [True] * 4 + [False] * 4 + [True] * 6
+
+
+def test_the_longest_rows_of_each_step_are_as_many_as_asked_for(table: RowTable) -> None:
+    values = np.array([3.0, 9, 1, 9, 1, 2, 3, 4, 5, 5, 5, 5, 5, 5])
+    found = table.longest(values, np.array([1.0, 0, 2]))
+    assert np.flatnonzero(found).tolist() == [3, 12, 13], "of equal ones the last"
+    assert not table.longest(values, np.zeros(3)).any()
+
+
+def test_a_signal_is_read_at_the_steps_of_the_table(table: RowTable) -> None:
+    logged = Signal("loss", np.array([1, 3, 7]), np.array([0.1, 0.3, 0.7]), "loss")
+    wanted = [logged.at(step) for step in table.steps.tolist()]
+    assert wanted == [0.3, None, 0.7]
+    assert table.logged(logged).tolist() == pytest.approx([0.3, np.nan, 0.7], nan_ok=True)
+    assert np.isnan(table.logged(None)).all()
+    empty = Signal("loss", np.empty(0, np.int64), np.empty(0), "loss")
+    assert np.isnan(empty.on(table.steps)).all()

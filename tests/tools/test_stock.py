@@ -71,3 +71,13 @@ def test_rollouts_beyond_the_metrics_and_texts_that_are_gone(
     assert (found["beyond_metrics"], found["empty_texts"]) == (0, 1)
     found = measure("take_stock", make_run(rollouts=rows[:3], signals=signals))
     assert found["empty_texts"] == 0.5
+
+
+def test_a_judge_of_the_user_stands_for_right_answers(
+    make_run: MakeRun, batch: MakeBatch, judged: MakeRun, measure: Measure
+) -> None:
+    run = make_run(rollouts=[batch(s, rewards={"correct": [1, 0]}) for s in (1, 2)])
+    found = measure(TOOL, run)
+    assert (found["gold"], found["judged"]) == (False, False)
+    found = measure(TOOL, judged(run, lambda b: [1.0, 0.0]))
+    assert (found["gold"], found["judged"]) == (False, True)

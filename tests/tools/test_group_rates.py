@@ -1,0 +1,75 @@
+"""Learning rates of the groups of a saved optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstbad.tools.run import Checkpoint, Run
+from synthetic.torch_files import adam_state, save_torch
+
+TOOL = "compare_group_rates"
+
+MakeRun = Callable[..., Run]
+Measure = Callable[..., dict[str, Any]]
+Saved = Callable[..., Checkpoint]
+
+
+@pytest.fixture(name="saved")
+def _saved(tmp_path: Path) -> Saved:
+    """A checkpoint whose groups have these rates: `saved(20, 1e-4, 1e-2)`."""
+
+    def build(step: int, *rates: float) -> Checkpoint:
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        pair = np.ones(4, np.float32), np.ones(4, np.float32)
+        state = adam_state(*[pair] * len(rates), step=step)
+        (group,) = state["param_groups"]
+        state["param_groups"] = [{**group, "params": [i], "lr": r} for i, r in enumerate(rates)]
+        save_torch(folder / "optimizer.pt", state)
+        return Checkpoint(step, folder, ("optimizer.pt",), step)
+
+    return build
+
+
+def test_by_hand(make_run: MakeRun, measure: Measure, saved: Saved) -> None:
+    # Of 1e-4, 1e-4 and 0.03 the middle one is 1e-4: a factor of 300.
+    run = make_run(checkpoints=(saved(20, 1e-4, 1e-4, 0.03), saved(40, 5e-5, 5e-5, 0.015)))
+    found = measure(TOOL, run)
+    assert (found["n_states"], found["n_groups"]) == (2, 3)
+    assert (found["rate_usual"], found["rate_highest"]) == (1e-4, 0.03)
+    assert found["factor"] == pytest.approx(300)
+    assert (found["first_bad_step"], found["from_start"]) == (20, True)
+
+
+def test_a_group_that_comes_to_it_later(make_run: MakeRun, measure: Measure, saved: Saved) -> None:
+    run = make_run(checkpoints=(saved(20, 1e-4, 1e-4), saved(40, 1e-4, 1e-2)))
+    found = measure(TOOL, run)
+    assert (found["last_good_step"], found["first_bad_step"]) == (20, 40)
+    assert found["sampled"] is True
+
+
+@pytest.mark.parametrize(
+    ("rates", "factor"),
+    [
+        ((1e-4, 1e-4), 1.0),
+        ((1e-4, 1.6e-3), 16.0),  # the second matrix of an adapter
+        (tuple(1e-4 * 0.8**n for n in range(24)), 0.8**-12),  # falling with depth: middle of 24
+        ((1e-4,), 1.0),
+    ],
+)
+def test_rates_that_are_meant(
+    make_run: MakeRun, measure: Measure, saved: Saved, rates: tuple[float, ...], factor: float
+) -> None:
+    found = measure(TOOL, make_run(checkpoints=(saved(20, *rates),)))
+    assert found["factor"] == pytest.approx(factor, rel=1e-3)
+    assert found["first_bad_step"] is None
+
+
+def test_without_data(make_run: MakeRun, missing: Callable[..., str], saved: Saved) -> None:
+    assert "no saved optimizer state" in missing(TOOL, make_run())
+    assert "above 0" in missing(TOOL, make_run(checkpoints=(saved(20, 0.0, 0.0),)))
