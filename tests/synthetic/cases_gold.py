@@ -62,7 +62,7 @@ class Convinced(Trainer):
 
 
 CASES = [
-    Case("w40", lambda: PartWrong(prompts=10), "incident", GOLD, (1, 6), {CHECK: "fail"}),
+    Case("w40", lambda: PartWrong(prompts=10), "incident", GOLD, (1, 10), {CHECK: "fail"}),
     Case("w41", lambda: Convinced(prompts=10), "healthy", twin_of=GOLD),
     Case("w42", lambda: Sums(prompts=10), "incident", GOLD, (1, 6), {CHECK: "fail"}),
     Case("w43", lambda: SoundSums(prompts=10), "healthy", twin_of=GOLD),
