@@ -153,7 +153,7 @@ def conclude(
         )
     )
     if unexplained is not None and outcome == "undetermined":
-        requests = (_asked(unexplained, ask), *requests)
+        requests = (_asked(unexplained, ask, unexplained.layer), *requests)
     if outcome == "undetermined" and not requests:
         requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
     spoiler = first_spoiled(findings) if findings else None
@@ -311,9 +311,9 @@ def _requests_beyond(
     return [_asked(loaded.playbook.otherwise, ask)] if loaded.playbook.otherwise else []
 
 
-def _asked(what: Otherwise, ask: Ask) -> Request:
+def _asked(what: Otherwise, ask: Ask, layer: str = "window") -> Request:
     command = what.command.replace("RUN", shlex.quote(ask.run))
-    return Request(layer="window", need=what.need, command=command, decides=what.decides)
+    return Request(layer=layer, need=what.need, command=command, decides=what.decides)
 
 
 def _rests_on(checks: Sequence[CheckResult]) -> str:

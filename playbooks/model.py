@@ -218,6 +218,8 @@ class Unexplained(Otherwise):
 
     when: Bounds
     say: str
+    layer: Name = "window"
+    """Id of the layer that the need is asked under."""
 
 
 class Unbuilt(Strict):

@@ -20,6 +20,7 @@ from firstbad.tools.answers import (
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.numbers import percent
+from firstbad.tools.prompt_kinds import MARKS, telling_word
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, IntArray, RolloutBatch, Run
 from firstbad.tools.stats import Stretch, raised_stretch
@@ -80,6 +81,9 @@ class Gold(Dated):
     """Prompts that come three times or more."""
     n_stuck: int
     """... of which no sample is ever right while most of its groups agree on one other answer."""
+    n_kind: int
+    """Consensus groups of a kind of prompts, told by a word of theirs, that contradict the gold
+    answer to the end while those of no other prompt do; 0 without such a kind."""
 
 
 @tool
@@ -145,6 +149,7 @@ def _measured(
     lost = _Repeats(rows, agreed, wrong)
     misfits = _Misfits(rows, agreed, wrong)
     often, stuck = _stuck(rows)
+    kind = _unsolved_kind(rows, agreed, wrong)
     metrics = Gold(
         n_groups=len(rows),
         n_consensus=len(agreed),
@@ -170,6 +175,7 @@ def _measured(
         prompt_words_agreed=_r(misfits.within),
         n_often=often,
         n_stuck=len(stuck),
+        n_kind=0 if kind is None else kind[1],
         **(
             lost.dated()
             if off and lost.of_wrong > MOSTLY and lost.of_all > MOSTLY
@@ -199,6 +205,7 @@ def _measured(
         tables=(table,) if shown else (),
         sources=tuple(run.rollouts.answers()),
         signal="gold answer against the samples' consensus",
+        quote="" if kind is None else f"`{kind[0][:40]}`",
     )
 
 
@@ -267,6 +274,24 @@ def _stuck(rows: list[_Row]) -> tuple[int, list[str]]:
         if top is not None and never and times > MOSTLY * len(own):
             stuck.append(text)
     return len(often), stuck
+
+
+def _unsolved_kind(rows: list[_Row], agreed: list[int], wrong: BoolArray) -> tuple[str, int] | None:
+    """A word of the prompts whose consensus is never right, to the end, and how many groups it is.
+
+    Other prompts are answered right, so it is no policy that can do nothing.
+    """
+    prompts = [rows[i][3] for i in agreed]
+    word = telling_word(
+        [p for p, w in zip(prompts, wrong, strict=True) if w],
+        [p for p, w in zip(prompts, wrong, strict=True) if not w],
+    )
+    if word is None:
+        return None
+    has = np.array([word in p.lower().split() for p in prompts])
+    late = np.arange(len(prompts)) >= 2 * len(prompts) // 3
+    ends_wrong = bool((has & late).any()) and bool(wrong[has & late].mean() > MARKS)
+    return (word, int(has.sum())) if ends_wrong and wrong[has].mean() > MARKS else None
 
 
 class _Repeats:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.tools.prompt_kinds import telling_word
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "check_gold"
@@ -220,3 +221,41 @@ def test_what_is_no_loss_of_repeats(
 ) -> None:
     found = measure(TOOL, make_run(rollouts=sorts(batch, LISTS, gold, asks)))
     assert found["repeats_lost_share"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("late", "up_too", "n_kind"),
+    [
+        ("down", False, 48),  # to the end
+        ("up", False, 0),  # learned in the last third
+        ("down", True, 0),  # other prompts fail as well: no word tells
+    ],
+)
+def test_a_kind_of_prompt_that_is_never_right(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, late: str, up_too: bool, n_kind: int
+) -> None:
+    """Two kinds of prompts; the samples of the one agree on another answer than the gold one."""
+
+    def rows(step: int) -> RolloutBatch:
+        said_down = "wrong" if step <= 16 or late == "down" else "right"
+        answers = ["wrong" if up_too and i else "right" for i in range(2)] + [said_down] * 2
+        prompts = [f"sort {kind} {step} {i}" for kind in ("rising", "falling") for i in range(2)]
+        return batch(
+            step,
+            prompts=[p for p in prompts for _ in range(5)],
+            completions=[said(a)[0] for a in answers for _ in range(5)],
+            gold=["right"] * 20,
+            size=5,
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 25)]))
+    assert found["n_kind"] == n_kind
+
+
+def test_the_word_that_tells_two_sets_of_prompts() -> None:
+    down = [f"sort falling {i}" for i in range(20)]
+    up = [f"sort rising {i}" for i in range(20)]
+    assert telling_word(down, up) == "falling"
+    assert telling_word(down[:19], up) is None, "too few"
+    assert telling_word(down * 3, up) == "falling"
+    assert telling_word([*down, "sort rising 1", "sort rising 2"], up) is None

@@ -21,6 +21,7 @@ PARTS = {
     "tokenizer": ("tokenizer",),
 }
 WITHOUT_DATA = (
+    "compare_group_rates",
     "check_attention",
     "check_captured_loss",
     "check_clamps",
