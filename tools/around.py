@@ -6,8 +6,8 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Scalar, Table
-from firstbad.tools.groups import looks_like_outcome
 from firstbad.tools.numbers import number
+from firstbad.tools.outcome import looks_like_outcome
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run, Signal
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Table
-from firstbad.tools.groups import outcome_part
 from firstbad.tools.numbers import number, percent
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, Run

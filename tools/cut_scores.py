@@ -7,8 +7,8 @@ import numpy as np
 from firstbad.tools.answers import EXTRACTORS, LONGEST
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
-from firstbad.tools.groups import outcome_part
 from firstbad.tools.numbers import percent
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, RolloutBatch, Run

@@ -10,9 +10,9 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.fair_judge import fair_judge
-from firstbad.tools.groups import outcome_part
 from firstbad.tools.judges import CALIBRATED, Judge, calibrate, judge_rows, judged_batches
 from firstbad.tools.numbers import percent
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats
 from firstbad.tools.row_table import RowTable

@@ -10,10 +10,11 @@ from firstbad.tools.completeness import whole_rows
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_stats, reward_weights, total_reward
+from firstbad.tools.rewards import group_stats, total_reward
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, RolloutBatch, Run
+from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.stats import level_shift
 
 START = 20
@@ -140,28 +141,6 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         window=(int(table[0, 0]), int(table[-1, 0])),
         signal="groups without contrast",
     )
-
-
-OUTCOME_WORDS = ("correct", "accura", "answer", "verif", "outcome", "match", "solve", "exact")
-
-
-def looks_like_outcome(name: str) -> bool:
-    """Whether a part is named like a judgement of the answer."""
-    return any(word in name.lower() for word in OUTCOME_WORDS)
-
-
-def outcome_part(run: Run, batches: list[RolloutBatch]) -> str:
-    """The part that looks like the outcome: two values, named like correctness, else heaviest."""
-    names = list(batches[0].rewards)
-    if not names:
-        return ""
-    named = [n for n in names if looks_like_outcome(n)]
-    pool = named or names
-    weights = reward_weights(run, len(names))
-    if weights is not None:
-        by_weight = dict(zip(names, weights, strict=True))
-        return max(pool, key=lambda n: float(by_weight[n]))
-    return pool[0]
 
 
 def predicted_share(successes: FloatArray, size: int) -> float | None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from firstbad.tools.answers import EXTRACTORS, READINGS, Reading, agree, extract, likely_extractor
 from firstbad.tools.errors import NoData, ToolInputError
-from firstbad.tools.groups import looks_like_outcome, outcome_part
 from firstbad.tools.judge_scores import JudgeScores
 from firstbad.tools.numbers import percent
+from firstbad.tools.outcome import looks_like_outcome, outcome_part
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
-from firstbad.tools.groups import outcome_part
 from firstbad.tools.numbers import number
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_spread, reward_weights
 from firstbad.tools.row_table import RowTable

@@ -11,8 +11,8 @@ from firstbad.tools.answers import likely_extractor
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.fair_judge import fair_judge
-from firstbad.tools.groups import outcome_part
 from firstbad.tools.judges import ByGold, judged_batches
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import reward_weights
 from firstbad.tools.row_table import RowTable

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstbad.tools.groups import outcome_part, predicted_share
+from firstbad.tools.groups import predicted_share
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import RolloutBatch, Run
 
