@@ -13,8 +13,8 @@ NO_OPTIMIZER = "it holds no optimizer state"
 def unfit_checkpoints(seen: Seen) -> dict[int, str]:
     """Checkpoints whose parts do not belong together, by step: what is wrong with each."""
     # Imported here: a verdict that is only shown needs no numpy.
-    from firstbad.tools.moments import READABLE
-    from firstbad.tools.optimizer_state import COUNTS
+    from firstbad.tools.optimizer.moments import READABLE
+    from firstbad.tools.optimizer.optimizer_state import COUNTS
 
     found: dict[int, str] = {}
     for table in (table for evidence in seen.values() for table in evidence.tables):

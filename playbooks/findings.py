@@ -11,7 +11,7 @@ from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Pointer
 from firstbad.playbooks.results import CheckResult, Confidence, Finding, LayerResult, Onset
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.known_faults import FAULTS, MET
+from firstbad.tools.records.known_faults import FAULTS, MET
 
 LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 STILL_GOING = "nothing measured here dates it"

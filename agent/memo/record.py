@@ -13,8 +13,8 @@ from firstbad.agent.memo.words import Row, blocker, step
 from firstbad.playbooks.results import Finding, Verdict
 from firstbad.tools.evidence import Evidence, Scalar, Table
 from firstbad.tools.numbers import is_step, number
-from firstbad.tools.rollout_text import rollouts_beside
 from firstbad.tools.run import Run
+from firstbad.tools.window.rollout_text import rollouts_beside
 
 READS_TEXT = "read_rollouts"
 """The tool whose table holds rollouts before and after."""

@@ -33,7 +33,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     registry.tools()  # imported once a process: now, or never after this test
     monkeypatch.setattr(registry, "_TABLE", {})
-    monkeypatch.setattr(registry, "_MODULES", ())
+    monkeypatch.setattr(registry, "_MODULES", {})
     module.register()
     return module
 

@@ -55,7 +55,7 @@ def placed(name, file):
     return module
 
 
-placed("firstbad.tools.empty_completions", "empty_completions.py")
+placed("firstbad.tools.records.empty_completions", "empty_completions.py")
 npy = placed("firstbad.tools.readers.npy", "npy.py")
 readers.READERS = ({line}, *(r for r in readers.READERS if r.prefix != "npy"))
 loader.builtin = lambda name: str(Path(__file__).with_name("mine.yaml"))
@@ -80,8 +80,8 @@ def test_the_code_of_the_pages_passes_their_tests(pages: Any, tmp_path: Path) ->
     """A tool, a layer and a reader more, in a process of their own."""
     tool, layer, reader = (f"docs/adding-a-{noun}.md" for noun in ("tool", "layer", "reader"))
     for page, file in (
-        (tool, "tools/empty_completions.py"),
-        (tool, "tests/tools/test_empty_completions.py"),
+        (tool, "tools/records/empty_completions.py"),
+        (tool, "tests/tools/records/test_empty_completions.py"),
         (layer, "tests/playbooks/test_shaping.py"),
         (reader, "tools/readers/npy.py"),
         (reader, "tests/tools/readers/test_npy.py"),

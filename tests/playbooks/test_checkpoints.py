@@ -11,8 +11,8 @@ from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.checkpoints import passed_over, unfit_checkpoints
 from firstbad.playbooks.results import Onset
 from firstbad.tools.evidence import Evidence, Table
-from firstbad.tools.moments import READABLE
-from firstbad.tools.optimizer_state import COUNTS
+from firstbad.tools.optimizer.moments import READABLE
+from firstbad.tools.optimizer.optimizer_state import COUNTS
 from synthetic.cases import all_cases
 
 Seen = Callable[..., dict[str, Evidence]]

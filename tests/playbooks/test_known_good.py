@@ -22,8 +22,8 @@ from firstbad.playbooks.known_good import (
 from firstbad.playbooks.results import Verdict
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Evidence, Table
-from firstbad.tools.known_faults import FAULTS, MET, NOT_SAID
 from firstbad.tools.known_good import parse_known_good
+from firstbad.tools.records.known_faults import FAULTS, MET, NOT_SAID
 
 SOUND: dict[str, Any] = {
     "name": "known_good",

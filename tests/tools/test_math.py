@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firstbad.tools.estimators import ESTIMATORS
-from firstbad.tools.groups import predicted_share
+from firstbad.tools.numerics.trail import EXP_LIMIT
+from firstbad.tools.reward.estimators import ESTIMATORS
 from firstbad.tools.rewards import group_advantage, group_spread
 from firstbad.tools.run import Capture, RolloutBatch, Run
-from firstbad.tools.trail import EXP_LIMIT
+from firstbad.tools.samples.groups import predicted_share
 
 Measure = Callable[..., dict[str, Any]]
 MakeRun = Callable[..., Run]

@@ -58,7 +58,8 @@ def test_a_tool_says_what_it_measures_and_what_it_cannot_tell(name: str) -> None
 @pytest.mark.parametrize("name", list(tools()))
 def test_a_tool_has_a_file_of_tests(name: str, repo: Path) -> None:
     module = tools()[name].function.__module__.removeprefix("firstbad.tools.")
-    tests = repo / "tests" / "tools" / f"test_{module}.py"
+    layer, _, name_of_file = module.partition(".")
+    tests = repo / "tests" / "tools" / layer / f"test_{name_of_file}.py"
     assert f'"{name}"' in tests.read_text(encoding="utf-8")
 
 

@@ -1,0 +1,1 @@
+"""Does the pipeline deliver the gradient of the objective?"""

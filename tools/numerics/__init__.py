@@ -1,0 +1,1 @@
+"""Which value is the first that is not finite, or too coarse?"""

@@ -1,0 +1,1 @@
+"""Are the steps too bold, or is the state wrong?"""

@@ -1,0 +1,88 @@
+"""Learning rates of the parameter groups that a saved optimizer holds."""
+
+from __future__ import annotations
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.inert_pickle import Refused
+from firstbad.tools.numbers import number
+from firstbad.tools.optimizer.between_checkpoints import Began, began_between
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import Run
+from firstbad.tools.saved_state import read_optimizer
+from firstbad.tools.segments import resumes
+
+ALIKE = 30.0
+"""Factor between groups from which a checkpoint is told apart from earlier ones; rates that fall
+with the depth of a layer, or differ between the two matrices of an adapter, stay below."""
+MOST_STATES = 20
+
+
+class GroupRates(Dated):
+    """The highest rate of a group against the usual one."""
+
+    n_states: int
+    n_groups: int
+    """Most groups in one state."""
+    rate_usual: float
+    """Middle rate of the groups (the lower of two), where the factor is largest."""
+    rate_highest: float
+    factor: float
+    """Highest over usual."""
+
+
+@tool
+def compare_group_rates(run: Run) -> Measured[GroupRates]:
+    """Highest learning rate of a parameter group over the usual one, in saved optimizer states.
+
+    Trainers log the rate of one group. Files are not unpickled.
+
+    Cannot tell: which parameters a group holds; nor whether a rate of its own was meant.
+    """
+    found: list[tuple[int, list[float]]] = []
+    for checkpoint in run.checkpoints[-MOST_STATES:]:
+        if "optimizer.pt" not in checkpoint.files:
+            continue
+        try:
+            groups = read_optimizer(checkpoint.path / "optimizer.pt").groups
+        except Refused:
+            continue
+        rates = sorted(g.learning_rate for g in groups if g.learning_rate)
+        if rates and rates[0] > 0:
+            found.append((checkpoint.step, rates))
+    if not found:
+        raise NoData("no saved optimizer state with learning rates above 0")
+    spread = {step: rates[-1] / rates[(len(rates) - 1) // 2] for step, rates in found}
+    worst, rates = max(found, key=lambda one: spread[one[0]])
+    apart = [step for step, factor in spread.items() if factor > ALIKE]
+    began = Began(found[-1][0], None)
+    if apart:
+        alike = [step for step in spread if step not in apart]
+        began = began_between(alike, apart[0], resumes(run))
+    metrics = GroupRates(
+        n_states=len(found),
+        n_groups=max(len(rates) for _, rates in found),
+        rate_usual=rates[(len(rates) - 1) // 2],
+        rate_highest=rates[-1],
+        factor=round(spread[worst], 4),
+        last_good_step=began.last_good_step,
+        first_bad_step=began.first_bad_step,
+        from_start=began.from_start,
+        sampled=bool(apart) and began.sampled,
+    )
+    return Measured(
+        metrics,
+        f"{metrics.n_groups} groups of parameters in {len(found)} saved optimizer states: the "
+        f"highest rate is {number(metrics.factor, digits=3)} times the usual one",
+        tables=(
+            Table(
+                title="learning rates of the groups, by checkpoint",
+                columns=("step", "rates"),
+                rows=tuple(
+                    (step, ", ".join(number(r, digits=3) for r in rates[:12]))
+                    for step, rates in found
+                ),
+            ),
+        ),
+        signal="learning rates of parameter groups",
+    )

@@ -1,0 +1,1 @@
+"""Can old and new probability be compared?"""

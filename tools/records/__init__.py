@@ -1,0 +1,1 @@
+"""Are the records what they claim to be?"""

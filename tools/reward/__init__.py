@@ -1,0 +1,1 @@
+"""Does the reward measure it?"""

@@ -1,0 +1,1 @@
+"""Which step was first, in which signal, and what do the rollouts look like?"""

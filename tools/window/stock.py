@@ -1,0 +1,105 @@
+"""What a run left behind: which evidence is there, so that only what is missing is asked for."""
+
+from __future__ import annotations
+
+from firstbad.tools.completeness import rows_complete
+from firstbad.tools.evidence import Metrics
+from firstbad.tools.probability.ratios import ENGINE
+from firstbad.tools.readers.aliases import UNKNOWN
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.rewards import used_advantage
+from firstbad.tools.run import Run
+from firstbad.tools.updates import mixes_batches, updates_per_batch
+
+
+class Stock(Metrics):
+    """Counts and yes/no: what there is, whatever it says."""
+
+    logged_steps: int
+    loss_steps: int
+    """Steps with a loss of their own rollouts: 0 where it is averaged over several batches."""
+    rollout_steps: int
+    beyond_metrics: int
+    """Steps of rollouts after the last one with metrics."""
+    empty_texts: float
+    """Share of the completions without text, in the last step with rollouts, while the log gives
+    them more than two tokens; 0 where it does not say."""
+    advantage_steps: int
+    """Steps of rollouts with advantages, recorded or defined by the settings."""
+    rows_missing: bool
+    """Steps of rollouts hold only part of the rows that were trained on."""
+    gold: bool
+    """Right answers stand beside the rollouts, or were found for them."""
+    judged: bool
+    """They are there, or a judge of the user's was asked."""
+    captures: int
+    settings: bool
+    """Settings of the trainer are there."""
+    updates_known: bool
+    """They say how often a rollout batch is trained on."""
+    loss_settings: bool
+    """They say what the loss is made of."""
+    engine_settled: bool
+    """No other engine samples, or its difference to the trainer is logged."""
+
+
+@tool
+def take_stock(run: Run) -> Measured[Stock]:
+    """Which kinds of evidence the run's files hold.
+
+    Advantages and right answers are looked for in the first step with rollouts; token dumps are
+    counted, not opened.
+
+    Cannot tell: whether what is there suffices, or is right.
+    """
+    first = next(iter(run.rollouts.batches()), None)
+    loss = run.signals.get("loss") or run.signals.get("policy_loss")
+    averaged = mixes_batches(run)
+    advantages = first is not None and used_advantage(run, first) is not None
+    trainer = run.config.of_trainer
+    gold = first is not None and any(first.gold or ())
+    metrics = Stock(
+        logged_steps=len(run.signals.steps),
+        loss_steps=0 if loss is None or averaged else len(loss.steps),
+        rollout_steps=len(run.rollouts.steps),
+        beyond_metrics=_beyond(run),
+        empty_texts=_empty(run),
+        advantage_steps=len(run.rollouts.steps) if advantages else 0,
+        rows_missing=rows_complete(run) is False,
+        gold=gold,
+        judged=gold or run.judge is not None,
+        captures=len(run.captures.steps),
+        settings=trainer,
+        updates_known=updates_per_batch(run) is not None,
+        loss_settings=trainer
+        and (run.config.number("beta") is not None or run.signals.get("kl_ref") is None),
+        engine_settled=not _engine_samples(run) or any(run.signals.get(n) for n in ENGINE),
+    )
+    told = (
+        f"metrics of {metrics.logged_steps} steps",
+        f"rollouts of {metrics.rollout_steps}",
+        f"token dumps of {metrics.captures}",
+        "settings of the trainer" if trainer else "no settings of the trainer",
+    )
+    dumps = [s for step in run.captures.steps[:1].tolist() for s in run.captures.sources(step)]
+    return Measured(metrics, ", ".join(told), sources=(*run.rollouts.answers(), *dumps))
+
+
+def _engine_samples(run: Run) -> bool:
+    """As declared; else by the framework: most sample with an engine of their own."""
+    stated = run.config.flag("use_vllm")
+    return run.framework not in (UNKNOWN, "trl", "ms-swift") if stated is None else stated
+
+
+def _beyond(run: Run) -> int:
+    logged = run.signals.steps
+    return int((run.rollouts.steps > logged[-1]).sum()) if len(logged) else 0
+
+
+def _empty(run: Run) -> float:
+    length = run.signals.get("completion_length_mean")
+    last = next(iter(run.rollouts.batches(run.rollouts.steps[-1:])), None)
+    tokens = length.at(last.step) if last is not None and length is not None else None
+    if last is None or tokens is None or tokens <= 2:
+        return 0.0
+    return round(sum(not text.strip() for text in last.completions) / len(last), 6)
