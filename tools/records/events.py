@@ -21,6 +21,10 @@ QUOTED = 160
 """Characters of an error that are quoted."""
 DIGITS = re.compile(r"\d+")
 
+CHANGED = re.compile(r"([\w./-]+): [^,]* -> ")
+BOOKS = re.compile(r"logging|save|eval|output|report|run_name|resume|max_steps|epochs|hub|seed")
+"""Settings that the computation of a step does not depend on."""
+
 
 class Events(Dated):
     """Counts of events; the onset is that of scoring failures in the log."""
@@ -29,6 +33,9 @@ class Events(Dated):
     n_resumes: int
     first_resume_step: int | None
     last_resume_step: int | None
+    n_settings_changed: int
+    """Changes of settings or versions at a step inside the run, without those that only keep books
+    (how often is logged, saved or evaluated, and where to)."""
     n_errors: int
     n_warnings: int
     scoring_failure_steps: int
@@ -52,6 +59,7 @@ def list_events(run: Run) -> Measured[Events]:
         n_resumes=sum(e.kind == "resume" for e in run.events),
         first_resume_step=resumes[0] if resumes else None,
         last_resume_step=resumes[-1] if resumes else None,
+        n_settings_changed=sum(map(_changes_training, run.events)),
         n_errors=sum(e.kind == "error" for e in run.events),
         n_warnings=sum(e.kind == "warning" for e in run.events),
         scoring_failure_steps=len(failures),
@@ -117,3 +125,10 @@ def _by_template(events: tuple[Event, ...]) -> list[tuple[str, str, int, int | N
         )
         for key, n in count.most_common()
     ]
+
+
+def _changes_training(event: Event) -> bool:
+    """Whether an event says that a setting of training, or a version, is another from a step on."""
+    names = CHANGED.findall(event.text)
+    books = bool(names) and all(BOOKS.search(name) for name in names)
+    return event.kind == "config_change" and event.step is not None and not books

@@ -122,3 +122,22 @@ def test_order_does_not_matter_and_dates_move_with_the_steps(
     run = make_run(events=[EVENTS[i] for i in order])
     assert measure(TOOL, run) == before
     assert measure(TOOL, changed.shift_steps(run, by)) == changed.dates_moved(before, by)
+
+
+@pytest.mark.parametrize(
+    ("step", "text", "n"),
+    [
+        (20, "beta: 0.02 -> 0.05", 1),
+        (20, "trl: 1.15.0 -> 1.16.0, beta: 0.02 -> 0.05", 1),
+        (20, "save_steps: 50 -> 20", 0),
+        (20, "logging_steps: 1 -> 5, output_dir: a -> b", 0),
+        (20, "logging_steps: 1 -> 5, loss_type: grpo -> dapo", 1),
+        (20, "the learning rate was lowered by hand", 1),
+        (None, "beta: 0.02 -> 0.05", 0),  # between files, at no step of the run
+    ],
+)
+def test_settings_that_the_steps_depend_on(
+    make_run: MakeRun, measure: Measure, step: int | None, text: str, n: int
+) -> None:
+    found = measure(TOOL, make_run(events=[("config_change", step, text)]))
+    assert found["n_settings_changed"] == n
