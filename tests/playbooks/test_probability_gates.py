@@ -59,7 +59,7 @@ def engine(**figures: Any) -> dict[str, dict[str, Any]]:
         "abc": {"n_tokens": 2000, "mean": 0.2, "past_clip": 0.3, "past_clip_beyond_floor": 0.3,
                 "floor_mean": 0.001, "growth": 1.0, "n_bad_captures": 8, "first_bad_step": 31},
         "processing": {"slope_size": 0.05, "slope_fit": 0.1, "one_sided": 0.55, "lost_mass": 0.01,
-                       "repeat_fit": 0.0, "repeat_gap_size": 0.0},
+                       "kept_least": 0.9, "repeat_fit": 0.0, "repeat_gap_size": 0.0},
     }  # fmt: skip
     for name, value in figures.items():
         alias, _, field = name.partition("__")
@@ -92,6 +92,9 @@ WHOLE: dict[str, Any] = {"deliveries__n_digest_compared": 60, "deliveries__n_bad
          "prob.processed_logprobs", "high"),
         ({"processing__one_sided": 1.0, "processing__lost_mass": 0.1},
          "prob.processed_logprobs", "high"),
+        # No sampler keeps a five-hundredth of the probability.
+        ({"processing__one_sided": 1.0, "processing__lost_mass": 0.1,
+          "processing__kept_least": 0.002}, "prob.engine_mismatch", "medium"),
         ({"processing__repeat_fit": 0.6, "processing__repeat_gap_size": 0.5},
          "prob.processed_logprobs", "high"),
         ({"deliveries__overdue_steps": 20, "deliveries__last_delivery_step": 30},
