@@ -94,7 +94,7 @@ WHOLE: dict[str, Any] = {"deliveries__n_digest_compared": 60, "deliveries__n_bad
          "prob.processed_logprobs", "high"),
         # No sampler keeps a five-hundredth of the probability.
         ({"processing__one_sided": 1.0, "processing__lost_mass": 0.1,
-          "processing__kept_least": 0.002}, "prob.engine_mismatch", "medium"),
+          "processing__kept_least": 0.002}, "prob.engine_mismatch", "high"),
         ({"processing__repeat_fit": 0.6, "processing__repeat_gap_size": 0.5},
          "prob.processed_logprobs", "high"),
         ({"deliveries__overdue_steps": 20, "deliveries__last_delivery_step": 30},
