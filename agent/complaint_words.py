@@ -81,8 +81,9 @@ MOVES: dict[str, re.Pattern[str]] = {
     ),
     "zero": re.compile(
         r"(?:\bis|\bare|\bat|\bto|\bexactly|=|\ball|\bstays?|\balways)\s+(?:exactly\s+|all\s+)?"
-        r"(?:0(?:\.0+)?(?![\d.])|zero\b)|\bzero\b|(?:为|是|变成|到|成"
-        r"|变)\s*(?:0(?:\.0+)?(?![\d.])|零)|归零|全零|全0"
+        r"(?:0(?:\.0+)?(?![\d.])|zero\b)"
+        r"|(?<!left )(?<!leaves )(?<!from )(?<!off )(?<!below )(?<!above )(?<!under )\bzero\b"
+        r"|(?:为|是|变成|到|成|变)\s*(?:0(?:\.0+)?(?![\d.])|零)|归零|全零|全0"
     ),
     "spike": _words(
         r"spik(?:e|es|ed|ing|y)|jump(?:s|ed|ing)?|surg\w+|shot up|shoots up|peaks?"

@@ -37,8 +37,8 @@ def first_screen(incident: Incident, verdict: Verdict) -> str:
         _facts(page),
         _section("What to do now", _to_do(page)),
         _section("Before you act" if is_incident else "What is open", _caveats(page)),
-        _section("Passed on weaker evidence", page.weak if page.outcome == "healthy" else ()),
         _section("Looks odd and is normal", _notes(page)),
+        _section("Passed on weaker evidence", page.weak if page.outcome == "healthy" else ()),
         _layers(verdict),
         _rest(incident),
     ]

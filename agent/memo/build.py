@@ -155,7 +155,7 @@ def _view(
 ) -> View:
     leading = verdict.leading
     first = first_page(verdict, evidence, reading)
-    cited = focus(verdict)
+    cited = focus(verdict, evidence)
     shown_pairs, pairs_note = pairs(verdict, evidence, run, cited)
     listed = {id_: evidence_view(e, verdict) for id_, e in evidence.items()}
     walk = tuple(layers(verdict, loaded))

@@ -70,6 +70,10 @@ class FirstPage:
     weak: tuple[Row, ...]
 
 
+FELL_Z = -2.0
+"""Standard errors from which the reward around a step counts as lower, as for the complaint."""
+
+
 def first_page(
     verdict: Verdict, evidence: Mapping[str, Evidence], reading: Sequence[Remark] = ()
 ) -> FirstPage:
@@ -212,6 +216,13 @@ def _stop_or_go_on(verdict: Verdict, evidence: Mapping[str, Evidence]) -> str:
         return (
             f"not decided here. The outcome fell{since}{kept}: nothing measured speaks for going "
             "on; keep the checkpoints from before it"
+        )
+    around = next((e for e in evidence.values() if e.tool == "compare_around" and e.metrics), None)
+    fell = [(around.metrics or {}).get(z) for z in ("outcome_z", "reward_z")] if around else []
+    if any(isinstance(z, float) and z < FELL_Z for z in fell):
+        return (
+            "not decided here. The reward is lower after the step that the complaint is held "
+            "against: nothing measured speaks for going on; keep the checkpoints from before it"
         )
     if window.metrics.get("is_onset"):
         return (

@@ -36,11 +36,14 @@ def both_sides(evidence: Mapping[str, Evidence]) -> tuple[str, ...]:
     return tuple(id_ for id_, e in evidence.items() if e.tool in BOTH_SIDES and e.tables)
 
 
-def focus(verdict: Verdict) -> tuple[str, ...]:
+def focus(verdict: Verdict, evidence: Mapping[str, Evidence]) -> tuple[str, ...]:
     """Ids of the evidence that the leading finding cites, or that left a layer open."""
     leading = verdict.leading
     if leading is None:
         closed_at = blocker(verdict.layers)
+        if closed_at is None:  # what left the outcome open is what the request measures again
+            asked = {word for r in verdict.requests[:1] for word in r.command.split()}
+            return tuple(id_ for id_, e in evidence.items() if e.tool in asked)
         open_ = [c for c in verdict.checks if c.layer == closed_at and c.outcome == "inconclusive"]
         return tuple(dict.fromkeys(id_ for c in open_ for id_ in c.evidence))
     failed = [c for c in verdict.checks if c.layer == leading.layer and c.outcome == "fail"]
@@ -53,7 +56,9 @@ def focus_title(verdict: Verdict) -> str:
     if verdict.leading is not None:
         return f"Evidence for `{verdict.leading.layer}`"
     closed_at = blocker(verdict.layers)
-    return f"Evidence so far for `{closed_at}`" if closed_at else "Both sides of what happened"
+    if closed_at:
+        return f"Evidence so far for `{closed_at}`"
+    return "What is open, and both sides" if verdict.requests else "Both sides of what happened"
 
 
 def pairs(

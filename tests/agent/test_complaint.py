@@ -22,6 +22,8 @@ SAID: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "reward went to 0 at 4.1k": (4100, ("reward_drop",)),
     "My reward has not moved for hundreds of steps. Config below.": (None, ("reward_flat",)),
     "Reward has been flat for 300 steps": (None, ("reward_flat",)),
+    "The loss left zero and stays negative": (None, ()),
+    "loss jumped below zero at step 35": (35, ("loss_up",)),
     "Loss is 0 from the first step. Is it training at all?": (1, ("loss_zero", "reward_flat")),
     "Loss, grad norm and KL are all exactly 0, but the reward looks normal": (
         None,

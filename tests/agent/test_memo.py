@@ -726,6 +726,32 @@ def test_the_same_need_of_two_layers_is_asked_once_with_both() -> None:
         assert "firstbad tools run probability R" in shown
 
 
+def test_a_reward_that_is_lower_speaks_against_going_on() -> None:
+    """Whatever the band of the whole run says: the complaint is answered with it just above."""
+    window = evidence(
+        "E1", "find_first_bad", "s", metrics={"is_onset": True, "outcome_fell": False}
+    )
+    around = evidence("E9", "compare_around", "s", metrics={"outcome_z": -11.0, "reward_z": None})
+    told = first_page(undetermined(), {"E1": window, "E9": around}).actions[0].text
+    assert "The reward is lower" in told
+    assert "asks for a stop" not in told
+
+
+def test_what_left_the_outcome_open_is_shown_with_its_rows() -> None:
+    passed = tuple(layer(name, "pass", "all bounds held") for name in NUMBERS)
+    asked = Request(
+        layer="reward",
+        need="ten of these prompts read",
+        command="firstbad tools run count_groups trl:/runs/otter",
+        decides="whether they are right",
+    )
+    open_ = undetermined().model_copy(update={"layers": passed, "requests": (asked,)})
+    told = memo(open_).markdown
+    shown = told.split("## What is open, and both sides")[1].split("\n## ")[0]
+    assert "per step: groups by outcome" in shown
+    assert "compare_judges" not in shown
+
+
 @pytest.mark.parametrize(
     ("measured", "said", "not_said"),
     [

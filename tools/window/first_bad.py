@@ -224,10 +224,13 @@ def _summary(lead: Move | None, moves: list[Move], n_signals: int) -> str:
         )
     same = [m.signal for m in moves if m.first_bad == lead.first_bad and m.signal != lead.signal]
     with_it = f" (with {', '.join(f'`{name}`' for name in same)})" if same else ""
-    how = "at once" if lead.manner == "abrupt" else "gradually"
+    before, after = number(lead.before, digits=3), number(lead.after, digits=3)
+    if lead.manner == "abrupt":
+        course, how = f"level {before} before, {after} after", "at once"
+    else:  # a drift is measured from the best level of the run, where no step stands out
+        course, how = f"from its best level, {before}, to {after} at the end", "gradually"
     return (
-        f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: level "
-        f"{number(lead.before, digits=3)} before, {number(lead.after, digits=3)} after{unit}, "
+        f"`{lead.signal}` left its band first, at step {lead.first_bad}{with_it}: {course}{unit}, "
         f"{number(lead.widths, digits=2)} times the move that its band allows, {how}"
     )
 

@@ -297,3 +297,16 @@ def test_step_numbers_and_the_order_of_signals_do_not_matter(
     assert before["first_bad_step"] == onset
     run = make_run(signals={name: values[name] for name in names})
     assert measure(TOOL, changed.shift_steps(run, by)) == changed.dates_moved(before, by)
+
+
+def test_a_drift_is_told_from_the_best_level_of_the_run(
+    make_run: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    """No single step stands out, so what was just before it is not what the move is from."""
+    noise = np.sin(np.arange(120) * 12.9898) * 0.01
+    kl = np.concatenate([np.full(20, 0.02), np.linspace(0.02, 0.6, 100)]) + noise
+    found = evidence(TOOL, make_run(signals={"kl_ref": np.maximum(kl, 0.0)}))
+    assert found.tables[0].rows[0][3] == "gradual"
+    assert "from its best level, 0.0" in found.summary
+    assert "to 0.5" in found.summary
+    assert found.summary.endswith("gradually")
