@@ -195,6 +195,8 @@ def calibrate(run: Run, batches: list[RolloutBatch], part: str = "") -> Judge:
         )
     best: Judge | None = None
     informative = -1.0
+    alike: list[Judge] = []
+    """Ways that the earliest rows do not tell apart."""
     for name, (top, graded) in tops.items():
         for way in _ways(run, early):
             judge = Judge(name, way, top)
@@ -208,6 +210,11 @@ def calibrate(run: Run, batches: list[RolloutBatch], part: str = "") -> Judge:
             value = agreement + 1e-3 * float(judged.right.mean())
             if value > informative:
                 informative, best = value, replace(judge, agreement=agreement)
+                alike = []
+            if best is not None and value == informative:
+                alike.append(replace(judge, agreement=agreement))
+    if len(alike) > 1:  # the one that goes on agreeing finds no fault that another way explains
+        best = max(alike, key=lambda judge: _agreement(run, batches, judge))
     if best is not None and run.judge is not None and best.agreement < CALIBRATED:
         best = _uncalibrated(run, early, best)
     if best is None:
@@ -219,6 +226,11 @@ def calibrate(run: Run, batches: list[RolloutBatch], part: str = "") -> Judge:
             f"(`{best.part}` best, {percent(best.agreement)})"
         )
     return best
+
+
+def _agreement(run: Run, batches: list[RolloutBatch], judge: Judge) -> float:
+    judged = judge_rows(run, batches, judge)
+    return float((judged.right == judged.scored).mean())
 
 
 def earliest(run: Run, batches: list[RolloutBatch]) -> list[RolloutBatch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.inert_pickle import Refused
@@ -12,7 +14,7 @@ from firstbad.tools.run import Run
 from firstbad.tools.saved_state import read_optimizer
 from firstbad.tools.segments import resumes
 
-ALIKE = 30.0
+ALIKE = 50.0
 """Factor between groups from which a checkpoint is told apart from earlier ones; rates that fall
 with the depth of a layer, or differ between the two matrices of an adapter, stay below."""
 MOST_STATES = 20
@@ -25,7 +27,8 @@ class GroupRates(Dated):
     n_groups: int
     """Most groups in one state."""
     rate_usual: float
-    """Middle rate of the groups (the lower of two), where the factor is largest."""
+    """Middle rate of the groups (the lower of two), or the logged one where that is higher, where
+    the factor is largest."""
     rate_highest: float
     factor: float
     """Highest over usual."""
@@ -33,9 +36,10 @@ class GroupRates(Dated):
 
 @tool
 def compare_group_rates(run: Run) -> Measured[GroupRates]:
-    """Highest learning rate of a parameter group over the usual one, in saved optimizer states.
+    """Highest learning rate of a parameter group over the usual one, in saved states of Adam.
 
-    Trainers log the rate of one group. Files are not unpickled.
+    Trainers log the rate of one group. Groups of other optimizers, whose rates have another unit,
+    are left out. Files are not unpickled.
 
     Cannot tell: which parameters a group holds; nor whether a rate of its own was meant.
     """
@@ -47,12 +51,12 @@ def compare_group_rates(run: Run) -> Measured[GroupRates]:
             groups = read_optimizer(checkpoint.path / "optimizer.pt").groups
         except Refused:
             continue
-        rates = sorted(g.learning_rate for g in groups if g.learning_rate)
-        if rates and rates[0] > 0:
+        rates = sorted(g.learning_rate for g in groups if g.is_adam and g.learning_rate)
+        if rates and rates[0] > 0 and math.isfinite(rates[-1]):
             found.append((checkpoint.step, rates))
     if not found:
-        raise NoData("no saved optimizer state with learning rates above 0")
-    spread = {step: rates[-1] / rates[(len(rates) - 1) // 2] for step, rates in found}
+        raise NoData("no saved state of Adam with learning rates above 0")
+    spread = {step: rates[-1] / _usual(run, step, rates) for step, rates in found}
     worst, rates = max(found, key=lambda one: spread[one[0]])
     apart = [step for step, factor in spread.items() if factor > ALIKE]
     began = Began(found[-1][0], None)
@@ -62,7 +66,7 @@ def compare_group_rates(run: Run) -> Measured[GroupRates]:
     metrics = GroupRates(
         n_states=len(found),
         n_groups=max(len(rates) for _, rates in found),
-        rate_usual=rates[(len(rates) - 1) // 2],
+        rate_usual=_usual(run, worst, rates),
         rate_highest=rates[-1],
         factor=round(spread[worst], 4),
         last_good_step=began.last_good_step,
@@ -86,3 +90,10 @@ def compare_group_rates(run: Run) -> Measured[GroupRates]:
         ),
         signal="learning rates of parameter groups",
     )
+
+
+def _usual(run: Run, step: int, rates: list[float]) -> float:
+    """The rate that the groups are held against."""
+    logged = run.signals.get("learning_rate")
+    near = [] if logged is None else logged.between(step, step + 1).tolist()
+    return float(max([rates[(len(rates) - 1) // 2], *near]))

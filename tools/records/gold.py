@@ -35,6 +35,8 @@ MOSTLY = 0.8
 """Share of groups from which on the loss of repeated words dates wrong gold answers."""
 ONCE = re.compile(r"uniq|distinct|once|duplicat|repeat|\bsets?\b|differ", re.IGNORECASE)
 """A prompt that may ask for each word once."""
+COINCIDE = 0.1
+"""Chance for two right answers to be the same from which a neighbour's tells nothing."""
 _Row = tuple[int, str, str | None, str, float]
 """Step, gold answer, consensus, prompt, share of the samples that give the consensus."""
 
@@ -54,12 +56,17 @@ class Gold(Dated):
     elsewhere_share: float
     """Of those contradicted groups: the consensus is the gold answer of another prompt that was
     seen in the run or stands in the same data file within eight rows."""
+    learned_away: bool
+    """The contradictions are there from the start and end before the run does: the policy learned
+    what the gold answers say."""
     neighbour_share: float
     """... and always of the same neighbour (same distance in the batch)."""
     words_differ_share: float
     """Of contradicted groups: gold and consensus are made of different words."""
     prompt_words_gap: float
-    """Share of the consensus answer's words that stand in the prompt, less that of the gold's."""
+    """Share of the consensus answer's words that stand in the prompt, less that of the gold's; 0
+    where most words of the gold answers that samples agree on do not stand there either, since a
+    policy that echoes its prompt is then no witness."""
     prompt_words_gold: float
     """Mean share of the gold answer's words that stand in the prompt, contradicted groups."""
     prompt_words_consensus: float
@@ -158,9 +165,15 @@ def _measured(
         consensus_wrong_before=_r(float(wrong[~inside].mean())) if (~inside).any() else None,
         stretch_gain=_r(stretch.gain) if stretch else 0.0,
         elsewhere_share=_r(elsewhere),
-        neighbour_share=_r(neighbour),
+        learned_away=off
+        and stretch is not None
+        and stretch.first == 0
+        and stretch.stop < len(steps) - 1,
+        neighbour_share=0.0 if _coincidence(rows) > COINCIDE else _r(neighbour),
         words_differ_share=_mean([g != c for g, c in words]),
-        prompt_words_gap=_mean(
+        prompt_words_gap=0.0
+        if misfits.n_sound >= FEWEST and misfits.within < 0.5
+        else _mean(
             [_within(c, p) - _within(g, p) for (g, c), p in zip(words, prompts, strict=True)]
         ),
         prompt_words_gold=_mean([_within(g, p) for (g, _), p in zip(words, prompts, strict=True)]),
@@ -231,6 +244,7 @@ class _Misfits:
         sound = [rows[i] for i, w in zip(agreed, wrong, strict=True) if not w]
         parts = [_within(set(r[1].split()), set(r[3].lower().split())) for r in sound]
         self.within = float(np.mean(parts)) if parts else 0.0
+        self.n_sound = len(parts)
         right = {r[1] for r, part in zip(sound, parts, strict=True) if part == 1}
         self.bad = [
             i
@@ -387,6 +401,12 @@ def _elsewhere(rows: list[_Row], bad: list[int]) -> tuple[float, float]:
                 found = True
         hits += found
     return hits / len(bad), (distance.most_common(1)[0][1] / len(bad)) if distance else 0.0
+
+
+def _coincidence(rows: list[_Row]) -> float:
+    """Chance for the right answers of two groups to be the same."""
+    counts = np.array(list(Counter(row[1] for row in rows).values()), np.float64)
+    return float(((counts / counts.sum()) ** 2).sum())
 
 
 def _within(words: set[str], prompt: set[str]) -> float:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import numpy as np
+
 from firstbad.tools.answers import agree, extract, likely_extractor, loose, normalise
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.numbers import percent
+from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
@@ -23,6 +26,7 @@ LONGEST = 400
 """Characters of a prompt that is read as a sum."""
 _SUM = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:\s*[-+*/x×÷]\s*\(?-?\d+(?:\.\d+)?\)?)+(?!\w|\.\d)")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_VALUE = re.compile(r"(-?\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?(%)?")
 _ASKS = re.compile(r"[=?:]\s*$|what is|calculate|compute|evaluate|how much", re.IGNORECASE)
 _OPERATIONS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -44,7 +48,8 @@ class GoldFacts(Dated):
     n_sums: int
     """Prompts that ask for one sum of numbers and nothing else."""
     sums_wrong: int
-    """... whose gold answer is another number than the sum."""
+    """... whose gold answer is another number than the sum, on which the samples of a group agree:
+    of words around it that ask for something else, as for a remainder, the samples know more."""
     sums_wrong_share: float
 
 
@@ -71,6 +76,7 @@ def check_gold_facts(run: Run) -> Measured[GoldFacts]:
     if not batches:
         raise NoData("no rollouts whose right answers are known")
     extractor = likely_extractor(batches)
+    part = outcome_part(run, batches)
     prompts: dict[str, _Prompt] = defaultdict(_Prompt)
     for batch in batches:
         members: dict[int, list[int]] = defaultdict(list)
@@ -80,12 +86,23 @@ def check_gold_facts(run: Run) -> Measured[GoldFacts]:
             gold = batch.gold[rows[0]] if batch.gold else None
             if gold is not None:
                 said = [extract(extractor, batch.completions[row]) for row in rows]
-                prompts[batch.prompts[rows[0]]].golds.append((batch.step, gold, _agreed(said)))
+                agreed = _agreed(said)
+                score = batch.rewards.get(part)
+                if score is not None and agreed is not None and not agree(agreed, gold, "loose"):
+                    gave = [row for row, answer in zip(rows, said, strict=True) if answer == agreed]
+                    known = score[np.isfinite(score)]
+                    if len(known) and np.ptp(known) > 0 and (score[gave] == known.max()).all():
+                        agreed = None  # paid as right: one of several answers that are accepted
+                prompts[batch.prompts[rows[0]]].golds.append((batch.step, gold, agreed))
     twice = {text: p for text, p in prompts.items() if len(p.golds) > 1}
     conflicts = {text: at for text, p in twice.items() if (at := list(_conflicts(p)))}
     sums = {text: value for text in prompts if (value := _value(text)) is not None}
     wrong = {
-        text: [(s, g, c) for s, g, c in prompts[text].golds if not _is(g, value)]
+        text: [
+            (s, g, c)
+            for s, g, c in prompts[text].golds
+            if not _is(g, value) and c is not None and _number(c) is not None and _is(c, value)
+        ]
         for text, value in sums.items()
     }
     wrong = {text: at for text, at in wrong.items() if at}
@@ -136,10 +153,8 @@ def _agreed(answers: list[str | None]) -> str | None:
 def _conflicts(prompt: _Prompt) -> Iterator[tuple[int, str, str | None]]:
     """Groups whose samples agree on the gold answer of another group of the prompt."""
     plain = {gold for _, gold, _ in prompt.golds}
-    if len({loose(normalise(gold)) for gold in plain}) < 2:
-        return
     for step, gold, said in prompt.golds:
-        others = [g for g in plain if loose(normalise(g)) != loose(normalise(gold))]
+        others = [g for g in plain if not _same(g, gold)]
         other = any(agree(said, each, "loose") for each in others)
         if other and not agree(said, gold, "loose"):
             yield step, gold, said
@@ -172,10 +187,24 @@ def _compute(node: ast.expr) -> Fraction:
 
 def _is(gold: str, value: Fraction) -> bool:
     """Whether a gold answer is a value; what is no plain number may be it in another form."""
-    text = normalise(gold).replace(",", "")
-    if not _NUMBER.fullmatch(text):
-        return True
-    return abs(float(text) - float(value)) <= 0.006 * max(1.0, abs(float(value)))
+    number = _number(gold)
+    return number is None or abs(number - value) <= Fraction(6, 1000) * max(Fraction(1), abs(value))
+
+
+def _number(answer: str) -> Fraction | None:
+    """The value of an answer that is a number, a fraction or a percentage, and nothing else."""
+    text = normalise(answer).replace(",", "").replace(" ", "")
+    found = _VALUE.fullmatch(text)
+    if found is None or len(text) > LONGEST:
+        return None
+    below = Fraction(found[2] or 1)
+    return Fraction(found[1]) / below / (100 if found[3] else 1) if below else None
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two gold answers are one in two forms."""
+    a, b = _number(one), _number(other)
+    return loose(normalise(one)) == loose(normalise(other)) or (a is not None and a == b)
 
 
 def _share(part: int, whole: int) -> float:

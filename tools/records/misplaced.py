@@ -35,6 +35,8 @@ class Misplaced(Dated):
     """Difference of the two counts, in standard errors of it were both by chance."""
     misplaced_before: float | None
     """Share outside that stretch; None without one."""
+    rise: float | None
+    """Misplaced beyond chance inside the stretch over outside it (at least 0.5 % of the rows)."""
     mixed_share: float
     """Of the groups that hold such rows: others of their rows answer their own prompt. 0 where
     whole groups are wrong, as with right answers that belong to other prompts."""
@@ -99,6 +101,7 @@ def _measured(
     part = slice(stretch.first, stretch.stop) if stretch else slice(None)
     n, here, chance, mixed, groups = rows[part].sum(axis=0).tolist()
     out_n, out_here = total - n, int(rows[:, 1].sum()) - here
+    out_beyond = float((rows[:, 1] - rows[:, 2]).sum()) - (here - chance)
     first = steps[stretch.first] if stretch else None
     at_start = stretch is not None and stretch.first == 0
     metrics = Misplaced(
@@ -107,6 +110,9 @@ def _measured(
         chance_share=round(chance / max(n, 1), 6),
         excess_z=round((here - chance) / max(here + chance / (2 * NEAR), 1.0) ** 0.5, 3),
         misplaced_before=round(out_here / out_n, 6) if stretch and out_n else None,
+        rise=round(((here - chance) / max(n, 1)) / max(out_beyond / out_n, 0.005), 4)
+        if stretch and out_n
+        else None,
         mixed_share=round(mixed / groups, 6) if groups else 0.0,
         last_good_step=steps[stretch.first - 1] if stretch and not at_start else None,
         first_bad_step=first,

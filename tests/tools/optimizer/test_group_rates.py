@@ -73,3 +73,27 @@ def test_rates_that_are_meant(
 def test_without_data(make_run: MakeRun, missing: Callable[..., str], saved: Saved) -> None:
     assert "no saved optimizer state" in missing(TOOL, make_run())
     assert "above 0" in missing(TOOL, make_run(checkpoints=(saved(20, 0.0, 0.0),)))
+
+
+def test_the_logged_rate_is_usual_too(make_run: MakeRun, measure: Measure, saved: Saved) -> None:
+    """Rates that fall with depth by a half each: the highest is the one that is logged."""
+    rates = tuple(1e-4 * 0.5**n for n in range(24))
+    run = make_run(checkpoints=(saved(20, *rates),), signals={"learning_rate": [1e-4] * 40})
+    assert measure(TOOL, run)["factor"] == pytest.approx(1)
+    assert measure(TOOL, make_run(checkpoints=(saved(30, *rates),)))["factor"] > 1000
+
+
+def test_groups_of_another_optimizer_are_left_out(
+    make_run: MakeRun, measure: Measure, tmp_path: Path
+) -> None:
+    """Muon beside AdamW: its rate is that of an orthogonal update."""
+    folder = tmp_path / "checkpoint-20"
+    folder.mkdir()
+    pair = np.ones(4, np.float32), np.ones(4, np.float32)
+    state = adam_state(pair, pair, step=20)
+    (group,) = state["param_groups"]
+    muon = {"lr": 0.02, "momentum": 0.95, "params": [1]}
+    state["param_groups"] = [{**group, "params": [0]}, muon]
+    save_torch(folder / "optimizer.pt", state)
+    found = measure(TOOL, make_run(checkpoints=(Checkpoint(20, folder, ("optimizer.pt",), 20),)))
+    assert (found["n_groups"], found["factor"]) == (1, 1.0)

@@ -259,3 +259,64 @@ def test_the_word_that_tells_two_sets_of_prompts() -> None:
     assert telling_word(down[:19], up) is None, "too few"
     assert telling_word(down * 3, up) == "falling"
     assert telling_word([*down, "sort rising 1", "sort rising 2"], up) is None
+
+
+def test_few_kinds_of_right_answers_make_no_neighbour(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Of yes and no the wrong one is always a neighbour's."""
+
+    def rows(step: int) -> RolloutBatch:
+        gold = ["yes" if (step + g) % 2 else "no" for g in range(6)]
+        wrong = ["no" if g == "yes" else "yes" for g in gold]
+        given = [w if i < 2 else g for i, (g, w) in enumerate(zip(gold, wrong, strict=True))]
+        return batch(
+            step,
+            prompts=[f"is {step} {g} so" for g in range(6) for _ in range(5)],
+            completions=[said(a)[0] for a in given for _ in range(5)],
+            gold=[g for g in gold for _ in range(5)],
+            size=5,
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 25)]))
+    assert found["consensus_wrong_share"] == pytest.approx(1 / 3, abs=1e-6)
+    assert found["neighbour_share"] == 0
+
+
+def test_what_the_policy_learns_was_no_wrong_gold(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    def rows(step: int) -> RolloutBatch:
+        given = [f"w{i}" if i < 3 and step <= 8 else f"g{step}{i}" for i in range(6)]
+        return batch(
+            step,
+            prompts=[f"ask {step} {i}" for i in range(6) for _ in range(5)],
+            completions=[said(a)[0] for a in given for _ in range(5)],
+            gold=[f"g{step}{i}" for i in range(6) for _ in range(5)],
+            size=5,
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 31)]))
+    assert found["consensus_wrong_share"] > 0.4
+    assert found["learned_away"]
+
+
+def test_a_policy_that_echoes_its_prompt_is_no_witness(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Right answers are worked out and do not stand in the prompts; wrong ones are read off."""
+
+    def rows(step: int) -> RolloutBatch:
+        right = ["abcdef"[i] * step for i in range(6)]
+        given = [f"{step}{i}" if i < 2 else right[i] for i in range(6)]
+        return batch(
+            step,
+            prompts=[f"{step}{i} and more" for i in range(6) for _ in range(5)],
+            completions=[said(a)[0] for a in given for _ in range(5)],
+            gold=[g for g in right for _ in range(5)],
+            size=5,
+        )
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 25)]))
+    assert (found["prompt_words_consensus"], found["prompt_words_gold"]) == (1, 0)
+    assert found["prompt_words_gap"] == 0

@@ -101,3 +101,54 @@ def test_a_prompt_with_two_gold_answers(
     steps = [[("How many cats?", golds[i], said[i]), dogs] for i in range(2)]
     found = measure(TOOL, run_of(make_run, batch, *steps))
     assert (found["n_twice"], found["n_conflicting"]) == (2, conflicts)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "gold", "said"),
+    [
+        ("What is the remainder of 17 / 5?", "2", "2"),
+        ("Rounded to a whole number, what is 7 / 2?", "4", "4"),
+        ("What is |3 - 8|?", "5", "5"),
+        ("What is 2 - 7 in words and signs?", "-5", "5"),  # a policy that errs is no witness
+    ],
+)
+def test_what_samples_do_not_read_as_the_sum_is_no_wrong_gold(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, prompt: str, gold: str, said: str
+) -> None:
+    found = measure(TOOL, run_of(make_run, batch, *[[(prompt, gold, said)]] * 3))
+    assert found["sums_wrong"] == 0
+
+
+@pytest.mark.parametrize(("one", "other"), [("1/2", "0.5"), ("12.5%", "0.125"), ("3.0", "3")])
+def test_two_forms_of_a_gold_answer_are_one(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, one: str, other: str
+) -> None:
+    steps = [[("Half of it?", one, other)], [("Half of it?", other, one)]] * 3
+    assert measure(TOOL, run_of(make_run, batch, *steps))["n_conflicting"] == 0
+
+
+def test_an_answer_that_is_paid_is_one_of_several(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Each row states one of the accepted answers; the reward takes any of them."""
+
+    def rows(step: int, gold: str, paid: float) -> RolloutBatch:
+        return batch(
+            step,
+            rewards={"correct": [paid] * 4 + [0.0] * 4},
+            prompts=["Name a prime"] * 4 + ["Name a square"] * 4,
+            completions=["so it is 7"] * 4 + ["so it is 5"] * 4,
+            gold=[gold] * 4 + ["9"] * 4,
+            size=4,
+        )
+
+    for paid, conflicts in ((1.0, 0), (0.0, 1)):
+        run = make_run(rollouts=[rows(1, "7", 1.0), rows(2, "11", paid), rows(3, "7", 1.0)])
+        assert measure(TOOL, run)["n_conflicting"] == conflicts
+
+
+def test_numbers_of_any_length_are_held_together() -> None:
+    value = _value(f"What is {'9' * 180} * {'9' * 180}?")
+    assert value is not None
+    assert not _is("7", value)
+    assert _is(str(value), value)

@@ -115,3 +115,18 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
     assert "right answers" in missing(TOOL, make_run())
     few = rollouts(batch, in_place)[:2]
     assert "60 are needed" in missing(TOOL, make_run(rollouts=few))
+
+
+def test_prompts_that_are_confused_by_nature_do_not_rise(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Two questions of one passage: one sample of four answers the other one, all along."""
+    n = GROUP * PROMPTS
+
+    def confused(step: int) -> Sequence[int]:
+        return [(i - GROUP) % n if i % GROUP == 0 else i for i in range(n)]
+
+    found = measure(TOOL, make_run(rollouts=rollouts(batch, confused)))
+    assert found["misplaced_share"] == 0.25
+    assert found["rise"] is None
+    assert measure(TOOL, make_run(rollouts=rollouts(batch, halves)))["rise"] == 100

@@ -499,3 +499,20 @@ def test_partial_credit_for_wrong_answers_is_no_outage(simulate: MakeRun, measur
     found = measure(TOOL, simulate(1, edit=between(partial, ONSET)))
     assert found["agreement_all"] == 1
     assert found["new_value_gap"] > 0.15
+
+
+def test_of_two_ways_that_agree_at_first_the_one_that_goes_on_agreeing_judges(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """The verifier reads the first tag; later answers hold a second one, which it need not read."""
+
+    def rows(step: int) -> RolloutBatch:
+        texts = ["<answer>1</answer>"] * 4 + ["<answer>2</answer>"] * 4
+        if step > 20:
+            texts = [f"{text} or <answer>7</answer>" for text in texts]
+        scores = [1.0] * 4 + [0.0] * 4
+        return batch(step, completions=texts, gold=["1"] * 8, rewards={"correct": scores}, size=8)
+
+    found = measure(TOOL, make_run(rollouts=[rows(s) for s in range(1, 41)]))
+    assert found["agreement_all"] == 1
+    assert found["first_bad_step"] is None
