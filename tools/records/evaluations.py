@@ -25,6 +25,8 @@ RESIZED = 0.05
 LEAST_USUAL = 0.005
 """What a score moves by from one evaluation to the next, at least."""
 _RUNTIME = re.compile(r"eval[_/]runtime")
+HALF_DIGIT = 0.0005
+"""What a logged speed may be off by: trainers write three decimals."""
 _SPEED = re.compile(r"eval[_/]samples_per_second")
 _COUNT = re.compile(r"(?:eval|val|validation|test)[_/](?:n|num)_(?:samples|examples|prompts)")
 _OF_EVALUATION = re.compile(r"(?:^|[^a-z])(?:eval|evaluation|validation)(?:[^a-z]|$)", re.I)
@@ -154,7 +156,12 @@ def _sizes(run: Run, steps: IntArray) -> FloatArray:
         return np.array([np.nan if v is None else v for v in values], np.float64)
 
     counted = at(_COUNT)
-    return counted if np.isfinite(counted).any() else np.round(at(_RUNTIME) * at(_SPEED))
+    if np.isfinite(counted).any():
+        return counted
+    seconds = at(_RUNTIME)
+    size = np.round(seconds * at(_SPEED))
+    sure = seconds * HALF_DIGIT <= np.maximum(0.4, 0.005 * size)
+    return np.where(sure, size, np.nan)
 
 
 def _resized(sizes: FloatArray, share: float) -> _Change | None:

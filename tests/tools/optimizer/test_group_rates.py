@@ -71,7 +71,7 @@ def test_rates_that_are_meant(
 
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str], saved: Saved) -> None:
-    assert "no saved optimizer state" in missing(TOOL, make_run())
+    assert "no saved state of Adam" in missing(TOOL, make_run())
     assert "above 0" in missing(TOOL, make_run(checkpoints=(saved(20, 0.0, 0.0),)))
 
 

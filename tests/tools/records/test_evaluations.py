@@ -128,3 +128,16 @@ def test_a_fall_that_training_shows_too(
 
 def test_no_score_is_no_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no score of two evaluations" in missing(TOOL, make_run(signals={"reward_mean": [1.0]}))
+
+
+@pytest.mark.parametrize(("n", "known"), [(12, False), (5000, True)])
+def test_a_speed_of_three_decimals_tells_no_small_set_of_slow_evaluations(
+    make_run: MakeRun, evidence: Callable[..., Evidence], n: int, known: bool
+) -> None:
+    """12 samples in 2,400 and 2,800 seconds are 0.005 and 0.004 a second: 12 and 11 of them."""
+    seconds = np.array([2400.0] * 4 + [2800.0] * 4)
+    run = make_run(signals=logged(FALLS))
+    with_unknown(run, eval_runtime=seconds, eval_samples_per_second=np.round(n / seconds, 3))
+    found = evidence(TOOL, run)
+    assert ((found.metrics or {}).get("set_known") is True) is known
+    assert not (found.metrics or {}).get("set_changed")
