@@ -213,8 +213,8 @@ def calibrate(run: Run, batches: list[RolloutBatch], part: str = "") -> Judge:
                 alike = []
             if best is not None and value == informative:
                 alike.append(replace(judge, agreement=agreement))
-    if len(alike) > 1:  # the one that goes on agreeing finds no fault that another way explains
-        best = max(alike, key=lambda judge: _agreement(run, batches, judge))
+    if len(alike) > 1:
+        best = _of_alike(run, batches, alike)
     if best is not None and run.judge is not None and best.agreement < CALIBRATED:
         best = _uncalibrated(run, early, best)
     if best is None:
@@ -228,9 +228,18 @@ def calibrate(run: Run, batches: list[RolloutBatch], part: str = "") -> Judge:
     return best
 
 
-def _agreement(run: Run, batches: list[RolloutBatch], judge: Judge) -> float:
-    judged = judge_rows(run, batches, judge)
-    return float((judged.right == judged.scored).mean())
+def _of_alike(run: Run, batches: list[RolloutBatch], alike: list[Judge]) -> Judge:
+    """Of ways that the earliest rows do not tell apart, one that explains all scores, or the first.
+
+    It must find about as many right answers as any other, or it may be blind where a verifier is.
+    """
+    rows = [judge_rows(run, batches, judge) for judge in alike]
+    most = max(float(r.right.mean()) for r in rows)
+    for judge, judged in zip(alike, rows, strict=True):
+        agrees = float((judged.right == judged.scored).mean()) >= CALIBRATED
+        if agrees and judged.right.mean() >= 0.9 * most:
+            return judge
+    return alike[0]
 
 
 def earliest(run: Run, batches: list[RolloutBatch]) -> list[RolloutBatch]:
