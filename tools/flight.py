@@ -28,6 +28,17 @@ class SyncedTensor:
 
 
 @dataclass(frozen=True)
+class FirstToken:
+    """Log-prob of one token behind a fixed prompt, as both sides give it after a delivery."""
+
+    prompt: str
+    token_id: int | None = None
+    trainer: float | None = None
+    """nats, at temperature 1"""
+    engine: float | None = None
+
+
+@dataclass(frozen=True)
 class Sync:
     """One delivery of weights to the rollout engine."""
 
@@ -40,6 +51,7 @@ class Sync:
     adapter: str | None = None
     engine_adapter: str | None = None
     cache_cleared: bool | None = None
+    first_tokens: tuple[FirstToken, ...] = ()
 
 
 @dataclass(frozen=True)

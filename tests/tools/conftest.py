@@ -20,6 +20,7 @@ import pytest
 
 from firstbad.tools.evidence import Evidence, Source
 from firstbad.tools.flight import (
+    FirstToken,
     Flight,
     FlightStep,
     ParameterGroup,
@@ -455,11 +456,21 @@ def with_record(
     dumps = {c.step: edit(c) for c in run.captures}
     steps = run.rollouts.steps.tolist()
     batches = {
-        b.step: replace(b, policy_version=np.full(len(b), b.step - 1 - lag))
+        b.step: replace(
+            b,
+            policy_version=np.full(len(b), b.step - 1 - lag),
+            seed=[f"{b.step}.{i}" for i in range(len(b))],
+        )
         for b in run.rollouts.batches()
     }
     made = syncs or [
-        Sync(s - 1, version=s - 1, engine_version=s - 1, tensors=(SyncedTensor("w", "a", "a"),))
+        Sync(
+            s - 1,
+            version=s - 1,
+            engine_version=s - 1,
+            tensors=(SyncedTensor("w", "a", "a"),),
+            first_tokens=(FirstToken("one", 1, -0.4, -0.41), FirstToken("one", 2, -1.2, -1.19)),
+        )
         for s in steps
     ]
     return replace(

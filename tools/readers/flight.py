@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from firstbad.tools.errors import UserError
 from firstbad.tools.flight import (
     Clamp,
+    FirstToken,
     Flight,
     FlightStep,
     Microbatch,
@@ -40,7 +41,13 @@ _MAX_BYTES = 64 * 2**20
 _MAX_ROWS = 100_000
 _LARGEST = 1e300
 """Of numbers that are read as such."""
-_BLANKS: Mapping[str, object] = {"name": "", "place": "", "trainer": None, "engine": None}
+_BLANKS: Mapping[str, object] = {
+    "name": "",
+    "prompt": "",
+    "place": "",
+    "trainer": None,
+    "engine": None,
+}
 """What fields that must be there are when a row lacks them."""
 _T = TypeVar("_T")
 
@@ -163,7 +170,11 @@ def _sync(row: Mapping[str, Any]) -> Iterator[Sync]:
     if (step := step_number(row.get("step"))) is None:
         return
     plain = typed(Sync, {**row, "step": step})
-    yield Sync(**{**vars(plain), "tensors": _all(SyncedTensor, row.get("tensors"))})
+    lists = {
+        "tensors": _all(SyncedTensor, row.get("tensors")),
+        "first_tokens": _all(FirstToken, row.get("first_tokens")),
+    }
+    yield Sync(**{**vars(plain), **lists})
 
 
 def _probe(row: Mapping[str, Any]) -> Iterator[Probe]:

@@ -43,8 +43,6 @@ class Duplicates(Dated):
     """Pairs of places at which it is as frequent as there, less a tenth."""
     excess_z: float
     """(worst - rest) over its binomial standard error; 0 without a rest."""
-    seeds_equal_share: float | None
-    """Of the completions with a recorded seed: another one of its prompt has the same seed."""
     expected_rate: float | None
     """Share of equal pairs that the captured log-probs predict: the mean probability of a whole
     completion. None without captures of whole completions."""
@@ -103,7 +101,6 @@ def find_duplicates(run: Run) -> Measured[Duplicates]:
         pair_rate_rest=None if rest_rate is None else round(rest_rate, 6),
         places_alike=len(alike) if rates[worst] > 0 else 0,
         excess_z=_excess(float(rates[worst]), int(pairs[worst]), rest_rate),
-        seeds_equal_share=_equal_seeds(batches),
         **predicted._asdict(),
         last_good_step=last_good,
         first_bad_step=first_bad,
@@ -205,21 +202,6 @@ def _dated(
         return None, None
     at = 0 if often.all() else len(often) - int(np.argmin(often[::-1]))
     return int(asked[at - 1]) if at else None, int(asked[at])
-
-
-def _equal_seeds(batches: list[RolloutBatch]) -> float | None:
-    """Share of the completions with a seed whose prompt has another with the same."""
-    equal = total = 0
-    for batch in batches:
-        if batch.seed is None:
-            continue
-        seen: dict[tuple[int, str], int] = {}
-        for group, seed in zip(batch.group.tolist(), batch.seed, strict=True):
-            if seed is not None:
-                seen[group, seed] = seen.get((group, seed), 0) + 1
-        total += sum(seen.values())
-        equal += sum(n for n in seen.values() if n > 1)
-    return round(equal / total, 6) if total else None
 
 
 class Predicted(NamedTuple):

@@ -138,13 +138,3 @@ def test_what_log_probs_predict(
     # 24 prompts with the same excess: its mean over its error is the square root of 24.
     assert abs(found["captured_z"]) == pytest.approx(math.sqrt(24), abs=1e-3)
     assert (found["captured_z"] > 0) is equal
-
-
-def test_recorded_seeds(make_run: MakeRun, batch: Batch, measure: Measure) -> None:
-    rollouts = []
-    for step in range(1, 41):
-        made = drawn(batch, step, [[said(f"{step}{c}") for c in "bdac"]])
-        seeds = ["1", "2", "1", None]
-        rollouts.append(batch(step, rewards=made.rewards, completions=made.completions, seed=seeds))
-    found = measure(TOOL, make_run(rollouts=rollouts))
-    assert found["seeds_equal_share"] == pytest.approx(2 / 3, abs=1e-6)

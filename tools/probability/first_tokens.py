@@ -1,0 +1,199 @@
+"""First tokens behind fixed prompts after each delivery: which weights does the engine serve?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.flight import Sync
+from firstbad.tools.numbers import number
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import FloatArray, Run
+
+APART = 0.02
+"""Nats between the engine and the weights sent from which older weights are tried."""
+FITS = 1 / 3
+"""Of that difference: what older weights must come below to fit the engine."""
+SHOWN = 40
+
+
+class FirstTokens(Dated):
+    """Log-probs of the same tokens behind the same prompts on both sides, delivery by delivery.
+
+    Differences are means of abs(engine - trainer) in nats.
+    """
+
+    n_deliveries: int
+    """With first tokens of both sides."""
+    n_tokens: int
+    """Compared over all of them."""
+    difference: float
+    """From the weights that were sent, over all deliveries."""
+    difference_worst: float
+    """Of the delivery where it is largest."""
+    n_behind: int
+    """Deliveries that differ by more than 0.02 nats, where the weights of an earlier one come to
+    less than a third of that."""
+    behind_difference: float | None
+    """Over those: from the weights that were sent."""
+    fitting_difference: float | None
+    """Over those: from the earlier weights that fit best."""
+    fitting_step: int | None
+    """Optimizer steps that the weights have seen which fit the last of those."""
+    slope: float | None
+    """Least squares of the engine's log-probs on those of the weights sent, each about its mean
+    over the tokens of a prompt: 1 for one temperature, 1/T for an engine that divides by T."""
+    slope_size: float | None
+    """abs(slope - 1)."""
+    slope_fit: float | None
+    """Share of the squared difference about the means that another slope explains."""
+
+
+class _Sides(NamedTuple):
+    """(K,) log-probs of one delivery, by prompt and token."""
+
+    step: int
+    keys: tuple[tuple[str, int], ...]
+    trainer: FloatArray
+    engine: FloatArray
+
+
+@tool
+def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
+    """The engine's answers to fixed prompts after each delivery, against every version sent.
+
+    The trainer's log-probs of the same tokens are on record for each delivery, so that the engine's
+    are held against those sent and those of every earlier one: the version that fits is the one it
+    serves.
+
+    Cannot tell: weights that give the fixed prompts the same answers; where none of the recorded
+    versions fits, whether the engine computes otherwise or serves weights from before the record.
+    """
+    sides = [s for sync in sorted(run.flight.syncs, key=lambda s: s.step) if (s := _sides(sync))]
+    if not sides:
+        raise NoData("no first tokens of fixed prompts in the ledger of weight deliveries")
+    sent = [float(np.abs(s.engine - s.trainer).mean()) for s in sides]
+    best = [_fitting(sides, i) for i in range(len(sides))]
+    behind = [
+        sent[i] > APART and fit < FITS * sent[i] and of < i for i, (of, fit) in enumerate(best)
+    ]
+    late = [i for i, is_behind in enumerate(behind) if is_behind]
+    first = late[0] if late else None
+    # The difference grows from little: what fits as clearly and is nearer is the same fault.
+    while first and best[first - 1][0] < first - 1 and best[first - 1][1] < FITS * sent[first - 1]:
+        first -= 1
+    slope, explained = _slope(sides)
+    metrics = FirstTokens(
+        n_deliveries=len(sides),
+        n_tokens=sum(len(s.keys) for s in sides),
+        difference=_r(np.mean(sent)),
+        difference_worst=_r(max(sent)),
+        n_behind=len(late),
+        behind_difference=_r(np.mean([sent[i] for i in late])) if late else None,
+        fitting_difference=_r(np.mean([best[i][1] for i in late])) if late else None,
+        fitting_step=sides[best[late[-1]][0]].step if late else None,
+        slope=slope,
+        slope_size=None if slope is None else _r(abs(slope - 1)),
+        slope_fit=explained,
+        # What was delivered after step s is sampled from in step s + 1.
+        first_bad_step=None if first is None else sides[first].step + 1,
+        last_good_step=sides[first].step if first else None,
+        last_bad_step=sides[late[-1] + 1].step if late and late[-1] + 1 < len(sides) else None,
+        from_start=first == 0,
+    )
+    rows: list[tuple[Scalar, ...]] = [
+        (s.step, len(s.keys), _r(sent[i]), sides[best[i][0]].step, _r(best[i][1]))
+        for i, s in enumerate(sides)
+    ]
+    shown = late or list(range(len(rows)))
+    text = (
+        f"after {len(sides)} deliveries the engine's first tokens lie "
+        f"{number(metrics.difference, digits=3)} nats from those of the weights sent"
+    )
+    if late:
+        text += (
+            f"; after {len(late)} of them earlier weights fit, to "
+            f"{number(metrics.fitting_difference, digits=3)} nats"
+        )
+    return Measured(
+        metrics,
+        text,
+        tables=(
+            Table(
+                title="first tokens: the engine against the weights sent, and those that fit",
+                columns=("after step", "tokens", "nats from those sent", "fits step", "nats"),
+                rows=tuple(rows[i] for i in shown[:SHOWN]),
+                cut_rows=max(0, len(shown) - SHOWN),
+            ),
+        ),
+        window=(sides[0].step, sides[-1].step),
+        signal="first tokens of fixed prompts",
+    )
+
+
+def _sides(sync: Sync) -> _Sides | None:
+    both = {
+        (t.prompt, t.token_id): (t.trainer, t.engine)
+        for t in sync.first_tokens
+        if t.token_id is not None and t.trainer is not None and t.engine is not None
+    }
+    if not both:
+        return None
+    keys = tuple(sorted(both))
+    values = np.array([both[key] for key in keys], np.float64)
+    return _Sides(sync.step, keys, values[:, 0], values[:, 1])
+
+
+def _fitting(sides: list[_Sides], i: int) -> tuple[int, float]:
+    """Which delivery, this one or an earlier one, has the weights that fit the engine's answers.
+
+    Of equally good ones the latest: weights that stood still are not behind.
+    """
+    own = sides[i]
+    found = (i, float(np.abs(own.engine - own.trainer).mean()))
+    for j in range(i - 1, -1, -1):
+        if (away := _between(own, sides[j])) is not None and away < found[1]:
+            found = (j, away)
+    return found
+
+
+def _between(now: _Sides, older: _Sides) -> float | None:
+    """Mean difference of the engine now from older weights; None where other tokens were asked."""
+    if now.keys == older.keys:
+        return float(np.abs(now.engine - older.trainer).mean())
+    place = {key: k for k, key in enumerate(older.keys)}
+    both = [(k, place[key]) for k, key in enumerate(now.keys) if key in place]
+    if 2 * len(both) < len(now.keys):
+        return None
+    here, there = np.array(both).T
+    return float(np.abs(now.engine[here] - older.trainer[there]).mean())
+
+
+def _slope(sides: list[_Sides]) -> tuple[float | None, float | None]:
+    """Slope of the engine's log-probs on the trainer's, and what it explains of their difference.
+
+    Dividing logits by a temperature scales differences of log-probs inside one distribution.
+    """
+    xs, ys = [], []
+    for s in sides:
+        prompts = np.array([prompt for prompt, _ in s.keys])
+        for prompt in sorted(set(prompts.tolist())):
+            of = prompts == prompt
+            if of.sum() > 1:
+                xs.append(s.trainer[of] - s.trainer[of].mean())
+                ys.append(s.engine[of] - s.engine[of].mean())
+    if not xs:
+        return None, None
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    away = float(((y - x) ** 2).sum())
+    if not (x @ x) > 0 or not away > 0:
+        return (1.0, 0.0) if (x @ x) > 0 else (None, None)
+    slope = float(x @ y) / float(x @ x)
+    return _r(slope), _r(1 - float(((y - slope * x) ** 2).sum()) / away)
+
+
+def _r(value: float | np.floating) -> float:
+    return round(float(value), 6)

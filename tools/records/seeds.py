@@ -1,0 +1,193 @@
+"""Seeds as recorded with the rollouts: do rows of one prompt share them, and does it show?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated, Table
+from firstbad.tools.numbers import percent
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.segments import resumes
+
+LONG = 3
+"""Words from which on a completion counts: shorter ones repeat by themselves."""
+NEARLY = 0.9
+"""Share of a step from which on its rows count as being all alike, for a date."""
+SHOWN = 15
+
+
+class Seeds(Dated):
+    """Pairs of completions of one prompt in one step, by whether they share their recorded seed.
+
+    Both of a pair have three words or more. Shares are None where there is no such pair.
+    """
+
+    n_rows: int
+    """With a recorded seed."""
+    equal_pairs: int
+    """Pairs that were sampled with one seed."""
+    equal_same_share: float | None
+    """Of these: word for word the same."""
+    other_pairs: int
+    """Pairs of different seeds."""
+    other_same_share: float | None
+    ranks_sharing: int | None
+    """Most ranks that used one seed in one step; None where no ranks are recorded."""
+    reused_from_step: int | None
+    """A resume from which on nearly all rows have seeds that stood in earlier steps, where before
+    it hardly any had: sampling began its sequence of seeds again."""
+    reused_same_share: float | None
+    """Of the rows since then whose prompt stood before with the same seed: the same completion."""
+
+
+@tool
+def check_seeds(run: Run) -> Measured[Seeds]:
+    """Equal seeds as recorded, and whether completions that share one are the same.
+
+    A seed that many rows have is no fault by itself: an engine that draws all samples of a request
+    from one stream writes its one seed on each. The fault is that equal seeds give equal texts,
+    where other seeds do not.
+
+    Cannot tell: seeds that are not recorded with each row; a seed that all samples share, since no
+    pair of other seeds says how often chance repeats a text (see `find_duplicates`).
+    """
+    batches = [b for b in run.rollouts.batches() if b.seed is not None and any(b.seed)]
+    if not batches:
+        raise NoData("no rollouts with the seed that sampled them")
+    counts = [_pairs(batch) for batch in batches]
+    total = sum(counts, start=_Pairs())
+    alike = [c.equal > 0 and c.equal_same >= NEARLY * c.equal for c in counts]
+    at = None
+    if alike[-1]:
+        at = 0 if all(alike) else len(alike) - alike[::-1].index(False)
+    reused, again = _begun_again(run, batches)
+    ranks = [_ranks_sharing(b) for b in batches if b.rank is not None]
+    metrics = Seeds(
+        n_rows=sum(seed is not None for b in batches for seed in b.seed or ()),
+        equal_pairs=total.equal,
+        equal_same_share=_share(total.equal_same, total.equal),
+        other_pairs=total.other,
+        other_same_share=_share(total.other_same, total.other),
+        ranks_sharing=max(ranks, default=None),
+        reused_from_step=reused,
+        reused_same_share=again,
+        last_good_step=batches[at - 1].step if at else None,
+        first_bad_step=None if at is None else batches[at].step,
+        from_start=at == 0,
+    )
+    worst = sorted(
+        (i for i, c in enumerate(counts) if c.equal), key=lambda i: -counts[i].equal_same
+    )
+    table = Table(
+        title="pairs of completions of one prompt with one seed",
+        columns=(
+            "step",
+            "pairs with one seed",
+            "the same text",
+            "pairs of other seeds",
+            "the same",
+        ),
+        rows=tuple(
+            (batches[i].step, c.equal, c.equal_same, c.other, c.other_same)
+            for i in sorted(worst[:SHOWN])
+            for c in (counts[i],)
+        ),
+        cut_rows=max(0, len(worst) - SHOWN),
+    )
+    text = "no two completions of a prompt share their recorded seed"
+    if metrics.equal_same_share is not None:
+        text = (
+            f"{total.equal} pairs of completions of a prompt share their seed, "
+            f"{percent(metrics.equal_same_share)} of them are the same text"
+        )
+        if metrics.other_same_share is not None:
+            text += f"; of {total.other} pairs of other seeds {percent(metrics.other_same_share)}"
+    if reused is not None:
+        text += f"; from the resume at step {reused} on the seeds of earlier steps come again"
+    return Measured(
+        metrics, text, tables=(table,) if worst else (), signal="seeds of the completions"
+    )
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of long completions of one prompt: with one seed or others, and of those the same."""
+
+    equal: int = 0
+    equal_same: int = 0
+    other: int = 0
+    other_same: int = 0
+
+    def __add__(self, more: _Pairs) -> _Pairs:
+        return _Pairs(
+            self.equal + more.equal,
+            self.equal_same + more.equal_same,
+            self.other + more.other,
+            self.other_same + more.other_same,
+        )
+
+
+def _pairs(batch: RolloutBatch) -> _Pairs:
+    """Counted by their keys: comparing each with each would grow with the square of a group."""
+    rows = [
+        (group, seed, text)
+        for group, seed, text, words in zip(
+            batch.group.tolist(), batch.seed or (), batch.completions, batch.words, strict=True
+        )
+        if seed is not None and words >= LONG
+    ]
+    every = _among(Counter(group for group, _, _ in rows))
+    same = _among(Counter((group, text) for group, _, text in rows))
+    equal = _among(Counter((group, seed) for group, seed, _ in rows))
+    equal_same = _among(Counter(rows))
+    return _Pairs(equal, equal_same, every - equal, same - equal_same)
+
+
+def _among(counts: Counter[object]) -> int:
+    """Pairs inside sets of these sizes."""
+    return sum(n * (n - 1) // 2 for n in counts.values())
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _ranks_sharing(batch: RolloutBatch) -> int:
+    """Most ranks that one seed stands on."""
+    assert batch.rank is not None
+    pairs = set(zip(batch.seed or (), batch.rank.tolist(), strict=True))
+    return max(Counter(seed for seed, _ in pairs if seed is not None).values(), default=0)
+
+
+def _begun_again(run: Run, batches: list[RolloutBatch]) -> tuple[int | None, float | None]:
+    """The resume from which on seeds come again, and how often a completion then does."""
+    seen: dict[str, int] = {}
+    first_text: dict[tuple[str, str], str] = {}
+    known: list[float] = []
+    same: list[list[bool]] = []
+    for batch in batches:
+        rows = [
+            (seed, (prompt, seed), text)
+            for seed, prompt, text in zip(
+                batch.seed or (), batch.prompts, batch.completions, strict=True
+            )
+            if seed is not None
+        ]
+        known.append(float(np.mean([seed in seen for seed, _, _ in rows])))
+        same.append([first_text[key] == text for _, key, text in rows if key in first_text])
+        for seed, key, text in rows:
+            seen.setdefault(seed, batch.step)
+            first_text.setdefault(key, text)
+    steps = [b.step for b in batches]
+    for resume in resumes(run):
+        before = [k for step, k in zip(steps, known, strict=True) if step < resume]
+        since = [k for step, k in zip(steps, known, strict=True) if step >= resume]
+        if len(before) > 1 and since and max(before) < 1 - NEARLY and since[0] >= NEARLY:
+            again = [s for step, of in zip(steps, same, strict=True) if step >= resume for s in of]
+            return resume, round(float(np.mean(again)), 6) if again else None
+    return None, None
