@@ -195,6 +195,7 @@ def cause_reference() -> str:
                 ("only dilutes", cause.dilutes),
                 ("verify", cause.verify),
                 ("refuted by", cause.refuted_by),
+                ("experiment", cause.experiment.told() if cause.experiment else ""),
                 (f"weights ({cause.weights})", cause.rollback),
                 ("log next time", cause.log_next),
                 ("named by", where or "no check yet"),

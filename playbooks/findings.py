@@ -63,6 +63,7 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         contradicts=tuple(dict.fromkeys(against)),
         confidence=confidence,
         refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
+        experiment=cause.experiment,
         remedy=fill(pointer.remedy or cause.remedy, seen),
         verify=fill(pointer.verify or cause.verify, seen),
         remedy_kind=pointer.remedy_kind or cause.remedy_kind,

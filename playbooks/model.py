@@ -9,6 +9,7 @@ from pydantic import Field
 from firstbad.playbooks.bound import Bound
 from firstbad.playbooks.results import (
     Confidence,
+    Experiment,
     Outcome,
     RemedyKind,
     Strength,
@@ -288,6 +289,7 @@ class Cause(Strict):
     dilutes: str = ""
     verify: str = ""
     refuted_by: str = ""
+    experiment: Experiment | None = None
     weights: Weights = "unclear"
     """What the weights are worth that were trained under it."""
     rollback: str = ""

@@ -114,6 +114,24 @@ class Onset(Record):
         return float("inf") if self.first_bad is None else self.first_bad
 
 
+class Experiment(Record):
+    """A trial that changes one thing, and settles whether a cause is the cause."""
+
+    change: str
+    expect: str
+    """What is then seen if it is."""
+    otherwise: str
+    """What is seen if it is not."""
+    cost: str
+
+    def told(self) -> str:
+        """In two sentences: what to change at which cost, and what either answer shows."""
+        return (
+            f"{self.change} ({self.cost}). If this is the cause, {self.expect}; "
+            f"if not, {self.otherwise}"
+        )
+
+
 class Finding(Record):
     """A cause from the closed list, with what supports and what contradicts it."""
 
@@ -128,6 +146,7 @@ class Finding(Record):
     origin: Literal["gate", "model", "human"] = "gate"
     confidence: Confidence
     refuted_by: str
+    experiment: Experiment | None = None
     remedy: str
     remedy_kind: RemedyKind
     verify: str = ""

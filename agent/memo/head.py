@@ -330,6 +330,8 @@ def _caveats(
         return
     if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):
         yield Row("would refute it", refutation(refuted))
+    if leading.experiment:
+        yield Row("would settle it", leading.experiment.told())
     if leading.first_bad.signal:
         yield Row("dated by", leading.first_bad.signal + _moved_before(leading.first_bad, evidence))
     reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}

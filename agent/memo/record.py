@@ -152,6 +152,7 @@ def other_finding(finding: Finding, verdict: Verdict) -> FindingView:
         remedy=finding.remedy,
         supports=", ".join(finding.supports),
         refuted_by=refutation(finding.refuted_by) if finding.refuted_by else "",
+        experiment=finding.experiment.told() if finding.experiment else "",
     )
 
 

@@ -74,6 +74,7 @@ class FindingView:
     remedy: str
     supports: str
     refuted_by: str
+    experiment: str
 
 
 @dataclass(frozen=True)

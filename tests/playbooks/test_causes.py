@@ -164,6 +164,12 @@ def test_a_cause_of_the_crash_layers_says_all_that_one_does_about_it(name: str) 
     for text in (cause.remedy, cause.verify, cause.refuted_by, cause.rollback, cause.log_next):
         assert 3 <= len(text.split()) <= 40, text
         assert not text.endswith(".")
+    assert cause.experiment is not None
+    trial = cause.experiment
+    assert len({trial.change, trial.expect, trial.otherwise, cause.remedy}) == 4
+    for text in (trial.change, trial.expect, trial.otherwise):
+        assert 1 <= len(text.split()) <= 40, text
+        assert not text.endswith(".")
     assert cause.remedy_kind != "dilutes"
     assert cause.dilutes != cause.remedy
     assert cause.rollback.startswith("no rollback") or cause.weights != "sound"
