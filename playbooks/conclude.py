@@ -100,6 +100,7 @@ def conclude(
         ),
     )
     first_bad = findings[0].first_bad if findings else onset
+    left_open_by: list[str] = []
     outcome: Literal["incident", "healthy", "undetermined"]
     if findings:
         outcome = "incident"
@@ -117,10 +118,12 @@ def conclude(
     elif unexplained is not None:
         outcome = "undetermined"
         headline = f"No check failed, and yet: {fill(unexplained.say, seen)}"
+        left_open_by = _evidence_of(unexplained.when, seen)
     elif unanswered:
         outcome = "undetermined"
         said = "; ".join(f"that {o.claim.says} ({o.why})" for o in unanswered)
         headline = f"No check failed, but what the complaint says is not answered: {said}."
+        left_open_by = _evidence_of([o.claim.measure for o in unanswered], seen)
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
         headline = "Every layer passed and no check failed."
@@ -193,6 +196,7 @@ def conclude(
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
+        left_open_by=tuple(left_open_by),
         resume_from=back_to,
         passed_over=passed_over(unfit, spoiled, back_to) if spoiled else (),
         least_bad=least_bad_of(spoiled, whole) if spoiled else None,
@@ -200,6 +204,12 @@ def conclude(
         usage=usage,
         versions=dict(versions),
     )
+
+
+def _evidence_of(measures: Iterable[str], seen: Seen) -> list[str]:
+    """Ids of the evidence that `alias.field` measures, or bare aliases, are read from."""
+    read = (seen.get(measure.partition(".")[0]) for measure in measures)
+    return list(dict.fromkeys(evidence.id for evidence in read if evidence is not None))
 
 
 def _change(seen: Seen) -> str:

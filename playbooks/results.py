@@ -258,6 +258,8 @@ class Verdict(Record):
     waivers: tuple[Waiver, ...]
     not_checked: tuple[NotChecked, ...]
     requests: tuple[Request, ...]
+    left_open_by: tuple[str, ...] = ()
+    """Ids of the evidence that leaves the outcome open, where no layer does."""
     resume_from: str | None = None
     """Last checkpoint before the onset whose parts belong together; the newest such one where the
     weights are sound."""

@@ -41,9 +41,8 @@ def focus(verdict: Verdict, evidence: Mapping[str, Evidence]) -> tuple[str, ...]
     leading = verdict.leading
     if leading is None:
         closed_at = blocker(verdict.layers)
-        if closed_at is None:  # what left the outcome open is what the request measures again
-            asked = {word for r in verdict.requests[:1] for word in r.command.split()}
-            return tuple(id_ for id_, e in evidence.items() if e.tool in asked)
+        if closed_at is None:
+            return verdict.left_open_by
         open_ = [c for c in verdict.checks if c.layer == closed_at and c.outcome == "inconclusive"]
         return tuple(dict.fromkeys(id_ for c in open_ for id_ in c.evidence))
     failed = [c for c in verdict.checks if c.layer == leading.layer and c.outcome == "fail"]

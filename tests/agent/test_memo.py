@@ -742,10 +742,12 @@ def test_what_left_the_outcome_open_is_shown_with_its_rows() -> None:
     asked = Request(
         layer="reward",
         need="ten of these prompts read",
-        command="firstbad tools run count_groups trl:/runs/otter",
+        command="firstbad tools run compare_judges trl:/runs/otter",
         decides="whether they are right",
     )
-    open_ = undetermined().model_copy(update={"layers": passed, "requests": (asked,)})
+    open_ = undetermined().model_copy(
+        update={"layers": passed, "requests": (asked,), "left_open_by": ("E11",)}
+    )
     told = memo(open_).markdown
     shown = told.split("## What is open, and both sides")[1].split("\n## ")[0]
     assert "per step: groups by outcome" in shown

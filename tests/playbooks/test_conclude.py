@@ -90,6 +90,7 @@ def test_a_change_that_is_not_normal_stays_open_with_its_own_request(
     found = verdict(book=book, onset={**MOVED, "end_over_best": 0.9, "size": size})
     assert found.outcome == outcome
     assert ("It leaps by 9." in found.headline) == (outcome == "undetermined")
+    assert len(found.left_open_by) == (outcome == "undetermined")
     assert [r.need for r in found.requests[:1]] == (
         ["the settings of the sampler"] if outcome == "undetermined" else []
     )
