@@ -127,8 +127,8 @@ class Experiment(Record):
     def told(self) -> str:
         """In two sentences: what to change at which cost, and what either answer shows."""
         return (
-            f"{self.change} ({self.cost}). If this is the cause, {self.expect}; "
-            f"if not, {self.otherwise}"
+            f"{self.change[:1].upper()}{self.change[1:]} ({self.cost}). If this is the cause, {self.expect}; "
+            f"if not, {self.otherwise}."
         )
 
 

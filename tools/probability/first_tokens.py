@@ -17,7 +17,7 @@ APART = 0.02
 """Nats between the engine and the weights sent from which older weights are tried."""
 FITS = 1 / 3
 """Of that difference: what older weights must come below to fit the engine."""
-SHOWN = 40
+SHOWN = 200
 
 
 class FirstTokens(Dated):
@@ -108,7 +108,6 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
         (s.step, len(s.keys), _r(sent[i]), sides[best[i][0]].step, _r(best[i][1]))
         for i, s in enumerate(sides)
     ]
-    shown = late or list(range(len(rows)))
     text = (
         f"after {len(sides)} deliveries the engine's first tokens lie "
         f"{number(metrics.difference, digits=3)} nats from those of the weights sent"
@@ -125,8 +124,8 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
             Table(
                 title="first tokens: the engine against the weights sent, and those that fit",
                 columns=("after step", "tokens", "nats from those sent", "fits step", "nats"),
-                rows=tuple(rows[i] for i in shown[:SHOWN]),
-                cut_rows=max(0, len(shown) - SHOWN),
+                rows=tuple(rows[-SHOWN:]),
+                cut_rows=max(0, len(rows) - SHOWN),
             ),
         ),
         window=(sides[0].step, sides[-1].step),
