@@ -13,6 +13,10 @@ from firstbad.playbooks.results import CheckResult, Finding, Request
 from firstbad.tools.numbers import number
 
 
+QUESTIONS = frozenset({"is_normal", "asks"})
+"""Symptoms that ask about all of the run: the verdict answers them."""
+
+
 @dataclass(frozen=True)
 class Open:
     """A claim that the record neither contradicts nor explains."""
@@ -159,7 +163,7 @@ def general_answer(outcome: Literal["incident", "healthy", "undetermined"]) -> s
     """The reply to a question about all of the run."""
     return {
         "healthy": "Nothing odd was found in what was checked.",
-        "incident": "Something is wrong: see the verdict.",
+        "incident": "Something is wrong: see the verdict and what to do now.",
         "undetermined": "That can't be said yet: see what is asked for.",
     }[outcome]
 
@@ -171,8 +175,7 @@ def unjudged(made: Iterable[Made], symptoms: Sequence[str]) -> list[str]:
         for m in made
         if m.claim.answered_by or m.claim.answers or _contradicted(m.claim, m.seen)
     }
-    settled.add("is_normal")  # a question, not a symptom
-    return [symptom.replace("_", " ") for symptom in symptoms if symptom not in settled]
+    return [s.replace("_", " ") for s in symptoms if s not in settled | QUESTIONS]
 
 
 def left_open(made: Iterable[Made], checks: Sequence[CheckResult]) -> list[Open]:

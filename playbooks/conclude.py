@@ -13,6 +13,7 @@ from firstbad.playbooks.checkpoints import (
     unfit_checkpoints,
 )
 from firstbad.playbooks.complaints import (
+    QUESTIONS,
     Open,
     answers_to,
     claims_made,
@@ -57,6 +58,8 @@ class Ask(Record):
     noticed_step: int | None = None
     symptoms: tuple[str, ...] = ()
     """What the complaint says, in the words of its grammar."""
+    not_understood: str = ""
+    """What of it was not understood, as a sentence; empty where all was."""
 
 
 def conclude(
@@ -137,8 +140,10 @@ def conclude(
         headline = (
             "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
         )
-    if not answers and "is_normal" in ask.symptoms:
+    if not answers and not QUESTIONS.isdisjoint(ask.symptoms):
         answers.append(general_answer(outcome))
+    if ask.not_understood:
+        answers.append(ask.not_understood)
     requests = tuple(
         dict.fromkeys(
             _requests(
