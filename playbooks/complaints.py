@@ -80,6 +80,7 @@ def answers_to(
     checks: Sequence[CheckResult],
     seen: Seen,
     leading: Finding | None = None,
+    ruled_out: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """What the record says to the step that was named and to the claims.
 
@@ -97,6 +98,8 @@ def answers_to(
         )
         if told:
             yield f"The complaint says that {claim.says}{told}"
+        elif because := next(((ruled_out or {}).get(name) for name in claim.answered_by), None):
+            yield f"The complaint says that {claim.says}; there is nothing to check: {because}."
 
 
 def _is_verdict(made: Made, leading: Finding) -> bool:
@@ -178,16 +181,18 @@ def unjudged(made: Iterable[Made], symptoms: Sequence[str]) -> list[str]:
     return [s.replace("_", " ") for s in symptoms if s not in settled | QUESTIONS]
 
 
-def left_open(made: Iterable[Made], checks: Sequence[CheckResult]) -> list[Open]:
+def left_open(
+    made: Iterable[Made], checks: Sequence[CheckResult], ruled_out: Iterable[str] = ()
+) -> list[Open]:
     """Claims that the log does not contradict and nothing explains.
 
     A change that a person saw is explained as normal only by evidence that could have shown its
     cause; a declaration could not. A worse outcome that the log plainly shows is never normal.
     """
-    passed = _direct(checks)
+    settled = {*_direct(checks), *ruled_out}
     found = []
     for claim, seen in ((m.claim, m.seen) for m in made):
-        unread = tuple(name for name in claim.answered_by if name not in passed)
+        unread = tuple(name for name in claim.answered_by if name not in settled)
         if _contradicted(claim, seen):
             continue
         if _plain(claim, seen):

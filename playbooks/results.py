@@ -87,7 +87,9 @@ class Onset(Record):
 
     @property
     def bracket_start(self) -> int | None:
-        """Step after which a sampled onset lies."""
+        """Step after which a sampled onset lies; None where it is bad from the start."""
+        if self.from_start:
+            return None
         return self.last_good if self.last_good is not None else self.quiet
 
     @property
@@ -164,6 +166,9 @@ class NotChecked(Record):
     why: str
     needs: str = ""
     """Evidence that would decide it, where the playbook names some."""
+    kind: Literal["missing", "not_applicable", "optional"] = "missing"
+    """`not_applicable`: a setting rules it out, as `why` says; `optional`: the layer does without
+    it, and nothing of its data is there."""
 
 
 class Waiver(Record):

@@ -64,6 +64,8 @@ class FirstPage:
     caveats: tuple[Row, ...]
     unread: str
     """What was not checked, by name."""
+    apart: tuple[Row, ...]
+    """What does not apply, and what the layers do without: no missing evidence."""
     not_checked: tuple[Row, ...]
     """What was not checked, with the reasons."""
     notes: tuple[str, ...]
@@ -98,6 +100,7 @@ def first_page(
         then=_then(verdict, reading),
         caveats=tuple(_caveats(verdict, leading, cause, evidence)),
         unread=_unread(verdict),
+        apart=tuple(_apart(verdict.not_checked)),
         not_checked=tuple(_not_checked(verdict.not_checked)),
         notes=verdict.notes,
         weak=tuple(_weak_passes(verdict)),
@@ -374,7 +377,9 @@ def refutation(refuted_by: str) -> str:
 
 def _unread(verdict: Verdict) -> str:
     """What was not checked: a layer by its name when nothing in it was, else the checks."""
+    apart = {f"{n.layer}.{n.check}" for n in verdict.not_checked if n.kind != "missing"}
     waiting, undecided = _left(verdict, "not_reached"), _left(verdict, "inconclusive")
+    undecided = [place for place in undecided if place not in apart]
     broken = [f"{c.layer}.{c.check}" for c in verdict.checks if c.reason == "tool_error"]
     undecided = [place for place in undecided if place not in broken]
     waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
@@ -394,6 +399,15 @@ def _unread(verdict: Verdict) -> str:
     ]:
         told.append(f"{names(list(dict.fromkeys(unbuilt)))} (not built in this version)")
     return "; ".join(told) or "nothing that the playbook asks for was left out"
+
+
+def _apart(items: Sequence[NotChecked]) -> Iterable[Row]:
+    """Checks that no evidence is missing for, each kind in a line."""
+    if why := [n.why for n in items if n.kind == "not_applicable"]:
+        checks = "1 check" if len(why) == 1 else f"{len(why)} checks"
+        yield Row("not applicable", f"{checks}: {'; '.join(dict.fromkeys(why))}")
+    if optional := [f"{n.layer}.{n.check}" for n in items if n.kind == "optional"]:
+        yield Row("optional", f"{_counted(optional)} (no data, and the layers do without)")
 
 
 def _counted(places: Sequence[str]) -> str:
@@ -449,9 +463,11 @@ def _then(verdict: Verdict, reading: Sequence[Remark]) -> str:
 def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
     """What was not read, checks with the same reason in one row."""
     by_why: dict[str, list[str]] = {}
-    for item in items:
+    kinds = ("missing", "optional", "not_applicable")
+    for item in sorted(items, key=lambda item: kinds.index(item.kind)):
         needs = f". Would decide: {item.needs}" if item.needs else ""
-        by_why.setdefault(item.why + needs, []).append(f"{item.layer}.{item.check}")
+        word = "not applicable: " if item.kind == "not_applicable" else ""
+        by_why.setdefault(word + item.why + needs, []).append(f"{item.layer}.{item.check}")
     return (Row(names(places), why) for why, places in by_why.items())
 
 

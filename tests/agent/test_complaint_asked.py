@@ -1,4 +1,4 @@
-"""How people ask when a run breaks, in the words of public reports, and what is understood of it."""
+"""How people ask when a run breaks, in the words of public reports, and what is made of it."""
 
 from __future__ import annotations
 

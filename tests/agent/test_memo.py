@@ -86,10 +86,24 @@ def playbook() -> Loaded:
                 {
                     "result": "one reward part turns constant, judged right",
                     "causes": ["reward.verifier_outage"],
+                    "found_by": ["reward.main"],
                     "conclusion": "scores were not judged",
                     "do": "replay the step through the verifier",
                 },
-                {"result": "r", "causes": ["id.rows"], "conclusion": "OTHER CAUSE", "do": "d"},
+                {
+                    "result": "r",
+                    "causes": ["id.rows"],
+                    "found_by": ["reward.main"],
+                    "conclusion": "OTHER CAUSE",
+                    "do": "d",
+                },
+                {
+                    "result": "r",
+                    "causes": ["reward.verifier_outage"],
+                    "found_by": ["reward.scoring_errors"],
+                    "conclusion": "OTHER CHECK",
+                    "do": "d",
+                },
             ],
         }
     )
