@@ -1,15 +1,19 @@
-"""Levels that a complaint names: `from the mid 30s to the 20s`, `is at 12 %`, and what is no move."""
+"""Levels that a complaint names, and what is no move: `from the 30s to the 20s`, `is at 12 %`."""
 
 from __future__ import annotations
 
 import re
 
-_NUMBER = r"(?:(?:the |about |around |low |mid |high |early |late |[~≈])*[- ]?)(\d+(?:\.\d+)?)(?:s\b)?\s?(%|percent)?"
+_NUMBER = (
+    r"(?:(?:the |about |around |low |mid |high |early |late |[~≈])*[- ]?)"
+    r"(\d+(?:\.\d+)?)(?:s\b)?\s?(%|percent)?"
+)
 _FROM_TO = re.compile(
     rf"(?P<lead>[^\d]*?)(?:\bfrom\s+)?(?<![\d.]){_NUMBER}\s*(?:\bto\b|->|→|到)\s*{_NUMBER}"
 )
 _MOVED = re.compile(
-    r"\b(?:went|goes|gone|going|moved|moves|changed|changes|is down|is up|fell|rose|dropped|jumps|jumped)"
+    r"\b(?:went|goes|gone|going|moved|moves|changed|changes|is down|is up|fell|rose|dropped"
+    r"|jumps|jumped)"
     r"\s+(?:\w+\s+)?(?:from\s*)?$|(?:从)$"
 )
 _UP = r"(?:grow|ris|increas|climb)\w*|go(?:es)? (?:up|(?:any )?higher)"
@@ -25,12 +29,14 @@ _SETTING = re.compile(
 )
 """What was set, and does not move."""
 _OF_RUN = re.compile(
-    r"\b(?:run|training|job|model|policy) (?:dies|died|crash\w*|bl(?:ows|ew) up|explod\w+|collaps\w+)"
+    r"\b(?:run|training|job|model|policy) (?:dies|died|crash\w*|bl(?:ows|ew) up|explod\w+"
+    r"|collaps\w+)"
 )
 
 LEVEL = re.compile(
     r"\b(?:is|are|was|were|sits?|stands?|averages?|starts?|at|about|around|of)\s+"
-    r"(?:(?:at|about|around|only|roughly|still|over|under)\s+)*~?(?!0(?:\.0+)?(?![\d.]))(?!\d+(?:st|nd|rd|th)\b)\d[\d.]*"
+    r"(?:(?:at|about|around|only|roughly|still|over"
+    r"|under)\s+)*~?(?!0(?:\.0+)?(?![\d.]))(?!\d+(?:st|nd|rd|th)\b)\d[\d.]*"
     r"|\b(?:went|goes|gone) to \d|\b(?:is|are) (?:still )?not (?:0|zero)\b|\bnear 0\b"
 )
 """A signal that is said to be at a level: `KL is about 30`, `accuracy at 12%`."""

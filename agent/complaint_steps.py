@@ -39,7 +39,8 @@ _PATTERNS: tuple[tuple[int, re.Pattern[str]], ...] = (
     (
         1,
         re.compile(
-            rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between)|[@~≈在从到])\s*"
+            rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between)"
+            rf"|[@~≈在从到])\s*"
             rf"{_ABOUT}{_NUMBER}{_END}(?!\s*(?:%|percent|％))"
         ),
     ),
@@ -65,14 +66,16 @@ _WEAKER = re.compile(
 )
 """What stands before a step at which it was still well."""
 _THINGS = re.compile(
-    rf"^\s*-?\s*(?:(?:fold|times|tokens?|s|sec|seconds|ms|min|minutes|hours?|h|gpus?|nats?|samples?|prompts?|epochs?"
+    rf"^\s*-?\s*(?:(?:fold|times|tokens?|s|sec|seconds|ms|min|minutes|hours?|h|gpus?|nats?"
+    rf"|samples?|prompts?|epochs?"
     rf"|points?|days?|rows?|x|0s){_END}|个|倍|度)"
 )
 """What follows a number of something else."""
 
 
 _TIME_BEFORE = re.compile(
-    rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between|from|and|to|or)|[@~≈])"
+    rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between|from|and|to"
+    rf"|or)|[@~≈])"
     r"\s*$"
 )
 _PARTS_OF_DECADE = {None: 0, "early": 0, "mid": 5, "late": 7}

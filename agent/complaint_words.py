@@ -22,7 +22,8 @@ _UNSTEADY = (
 """What is said of a curve that is not smooth."""
 
 CLAUSE = re.compile(
-    r"[,;!?。，；！？、\n]|\.(?!\d)|\b(?:but|then|yet|while|whereas|(?:al|even )?though)\b|但是?|然后|而(?!且)|却|可是",
+    r"[,;!?。，；！？、\n]|\.(?!\d)|\b(?:but|then|yet|while|whereas|(?:al|even )?though)\b"
+    r"|但是?|然后|而(?!且)|却|可是",
     re.IGNORECASE,
 )
 """What parts one statement from the next."""
@@ -86,7 +87,8 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"ris(?:e|es|en|ing)|rose|grow(?:s|ing|n)?|grew|increas\w+|climb\w*|went up"
         r"|go(?:es)? up|going up"
         r"|up|doubl(?:es?|ed|ing)|tripl(?:es?|ed|ing)|quadrupl\w+|[\d.]+[- ]?fold|soar\w*"
-        r"|skyrocket\w*|balloon\w*|explod\w+|blow(?:s|ing)? up|blew up|diverg\w+|higher|too high|runaway"
+        r"|skyrocket\w*|balloon\w*|explod\w+|blow(?:s|ing)? up|blew up|diverg\w+|higher"
+        r"|too high|runaway"
         r"|runs away|keeps growing",
         "翻倍|翻了|上升|上涨|升高|增加|增大|增长|变大|飙升|暴涨|爆炸|发散|越来越高|涨|升",
     ),
@@ -100,13 +102,15 @@ MOVES: dict[str, re.Pattern[str]] = {
         "不动|没动|不变|平了|停滞|不涨|不升|没有提升|不学|一直|始终|卡在",
     ),
     "zero": re.compile(
-        r"(?:\bis|\bare|\bat|\bto|\bexactly|=|\ball|\bstays?|\balways|\brewards?|\bkl|\bentropy|\bloss|\bnorm"
+        r"(?:\bis|\bare|\bat|\bto|\bexactly|=|\ball|\bstays?|\balways|\brewards?|\bkl|\bentropy"
+        r"|\bloss|\bnorm"
         r"|\baccuracy)\s+(?:exactly\s+|all\s+)?(?:0(?:\.0+)?(?![\d.]|\s*(?:to|->|→))|zero\b)"
         r"|(?<!left )(?<!leaves )(?<!from )(?<!off )(?<!below )(?<!above )(?<!under )\bzero\b"
         r"|(?:为|是|变成|到|成|变)\s*(?:0(?:\.0+)?(?![\d.])|零)|归零|全零|全0"
     ),
     "spike": _words(
-        r"spik(?:e|es|ed|ing|y)|jump(?:s|ed|ing)?(?! (?:all over|around|up and down))|surg\w+|shot up|shoots up|peaks?"
+        r"spik(?:e|es|ed|ing|y)|jump(?:s|ed|ing)?(?! (?:all over|around|up and down))|surg\w+"
+        r"|shot up|shoots up|peaks?"
         r"|bursts?|(?:several )?(?:hundreds?|thousands?)(?! of)|huge",
         "尖峰|突增|跳变|激增|突刺|毛刺|突然变大|飙",
     ),
@@ -114,9 +118,7 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"high|large[r]?|big(?:ger)?|twice|enormous",
         "偏大|偏高|过大|过高|太大|太高",
     ),
-    "low": _words(
-        r"low|small(?:er)?|tiny|half (?:of|as|what)", "偏小|偏低|过小|过低|太小|太低"
-    ),
+    "low": _words(r"low|small(?:er)?|tiny|half (?:of|as|what)", "偏小|偏低|过小|过低|太小|太低"),
     "odd": _words(
         r"odd|strange|weird|wrong|broken|differ(?:s|ed|ent|ently)?|suspicious|grainy|nois[ye]\w*"
         rf"|{_UNSTEADY}|leaves? the old curves?|not right|not normal|abnormal",
@@ -237,11 +239,13 @@ ALONE: dict[str, re.Pattern[str]] = {
         "训练.{0,2}(?:崩|变差|发散)|模型.{0,2}(?:崩|变差)|训崩",
     ),
     "reward_odd": _words(
-        rf"{_LEARNER} (?:(?:is|was|looks?|gets?|got|became|much|very|so|more) ){{0,3}}(?:{_UNSTEADY})",
+        rf"{_LEARNER} (?:(?:is|was|looks?|gets?|got|became|much|very|so"
+        rf"|more) ){{0,3}}(?:{_UNSTEADY})",
         "(?:训练|曲线).{0,3}(?:抖动|震荡|不稳)",
     ),
     "learning_slow": _words(
-        r"(?:learn(?:s|ing)?|trains?|improv\w+) (?:(?:is|seems|looks|gets|far|too|very|much) ){0,2}(?:slow(?:er|ly)?)",
+        r"(?:learn(?:s|ing)?|trains?|improv\w+) (?:(?:is|seems|looks|gets|far|too|very"
+        r"|much) ){0,2}(?:slow(?:er|ly)?)",
         "学得.{0,2}慢|收敛.{0,2}慢",
     ),
     "same_completions": _words(
@@ -273,7 +277,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         "(?:忽略|不看).{0,3}(?:提示|图)",
     ),
     "few_samples": _words(
-        r"is it the seed|(?:\w+ )?seeds|beats? (?:\w+ ){0,3}by|worth anything|is that real(?! progress)"
+        r"is it the seed|(?:\w+ )?seeds|beats? (?:\w+ ){0,3}by|worth anything"
+        r"|is that real(?! progress)"
         r"|one run each|looks? better than|reproduce",
         "复现|随机种子",
     ),
@@ -294,7 +299,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|sglang)\b.{0,40}\b(?:differ|mismatch|disagree)\w*"
         r"|train(?:ing|er)?[-/ ]inference mismatch|mismatch kl|token prob\w+ error"
         r"|(?:sampler|rollout|engine)[-/ ]train\w* (?:kl|mismatch|gap)"
-        r"|(?:probabilit\w+|log-?probs?|logits?)\b.{0,40}\b(?:correlate|drift|only match|disagree)\w*"
+        r"|(?:probabilit\w+|log-?probs?|logits?)\b.{0,40}\b(?:correlate|drift|only match"
+        r"|disagree)\w*"
         r"|not with (?:vllm|sglang|the engine)|with vllm than with|not with the other",
         "训推不一致|推理不一致",
     ),
@@ -305,7 +311,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|(?:answers?|outputs?) (?:aren't|are not) \w+"
         r"|(?:verifier|judge|checker|sandbox) (?:is |be )?(?:wrong|broken|dead|die[ds]?)"
         r"|broken (?:sandbox|verifier|judge|checker)|missing verdicts?|which verifier"
-        r"|are (?:the|their|those) answers? wrong|right answers? (?:\w+ ){0,3}scored|correct (?:answers?|\w+) (?:\w+ ){0,3}scored"
+        r"|are (?:the|their|those) answers? wrong|right answers? (?:\w+ ){0,3}scored"
+        r"|correct (?:answers?|\w+) (?:\w+ ){0,3}scored"
         r"|gold answers? (?:\w+ ){0,4}(?:wrong|parsed)|looks? like a wrong answer",
         "人工(?:抽查|检查)|判错|误判|验证器.{0,4}(?:坏|错)",
     ),
@@ -346,13 +353,16 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|normal or not|should (?:i|it|this|the) .{0,40}\b(?:not )?be"
         r"|or (?:is it )?just learning|is it normal|all ?right|is (?:this|that|it) a collapse"
         r"|anything(?: (?:odd|wrong|strange|weird|unusual|suspicious|bad|else))?(?=\s*(?:$|[?!.]))",
-        "正常吗|正常么|是不是有问题|有没有问题|有问题吗|有什么问题|是否正常|正不正常|有(?:什么|没有)异常",
+        "正常吗|正常么|是不是有问题|有没有问题|有问题吗|有什么问题|是否正常|正不正常|有(?:什么"
+        "|没有)异常",
     ),
 }
 
 ALONE["asks"] = _words(
-    r"which checkpoint|what should (?:i|we) (?:log|change|do)|which knob|what changed|where do (?:i|we) look"
-    r"|what (?:happened|did (?:i|we) freeze|was not restored)|is it (?:always )?(?:my|our|the) (?:data|reward|\w+ rate)",
+    r"which checkpoint|what should (?:i|we) (?:log|change|do)|which knob|what changed"
+    r"|where do (?:i|we) look"
+    r"|what (?:happened|did (?:i|we) freeze|was not restored)|is it (?:always )?(?:my|our"
+    r"|the) (?:data|reward|\w+ rate)",
     "怎么办|怎么回事|哪个(?:检查点|断点)|为什么",
 )
 
@@ -385,15 +395,16 @@ SIGNALS: dict[str, str] = {
 """Canonical signal of a symptom; the rest have none."""
 
 FINE = _words(
-    r"fine|normal|healthy|ok(?:ay)?|well|good|great|right|same|as before|usual|stayed|does(?: not|n't)"
+    r"fine|normal|healthy|ok(?:ay)?|well|good|great|right|same|as before|usual|stayed"
+    r"|does(?: not|n't)"
     r"|config|settings?",
     "正常|没问题",
 )
 """What a clause is that complains of nothing."""
 
 OFFERED = (
-    "a signal (reward, evaluations, KL, entropy, answer length, loss, gradient norm, clip fraction, "
-    "ratio, learning rate, advantages, step time) and how it moves (falls, rises, flat, zero, "
+    "a signal (reward, evaluations, KL, entropy, answer length, loss, gradient norm, clip "
+    "fraction, ratio, learning rate, advantages, step time) and how it moves (falls, rises, flat, zero, "
     "negative, jumps, unsteady), or NaN, garbage text, truncation, wrong judging, reward hacking, "
     "wrong masks, engine mismatch, a resume, a hang"
 )

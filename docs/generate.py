@@ -64,7 +64,7 @@ PLAIN_FIELDS = {
     "Playbook.layers": "the layers, in the order in which they are walked",
     "Playbook.leads_to": "earlier facts that explain a failed layer",
     "Playbook.symptoms": "the symptom table",
-    "Playbook.inapplicable": "checks that a setting or a fact of the run rules out; the first rule that holds speaks",
+    "Playbook.inapplicable": "checks that a setting or a fact of the run rules out",
     "Playbook.decisions": "the decision table",
     "Layer.id": "word used in JSON, YAML, waivers and memos",
     "Layer.number": "number for people, quoted text",

@@ -12,7 +12,6 @@ from firstbad.playbooks.model import Claim, Comparison, Note
 from firstbad.playbooks.results import CheckResult, Finding, Request
 from firstbad.tools.numbers import number
 
-
 QUESTIONS = frozenset({"is_normal", "asks"})
 """Symptoms that ask about all of the run: the verdict answers them."""
 

@@ -164,7 +164,9 @@ def conclude(
     if unexplained is not None and outcome == "undetermined":
         requests = (_asked(unexplained, ask, unexplained.layer), *requests)
     if outcome == "undetermined" and not requests:
-        requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask, ruled_out)))
+        requests = tuple(
+            dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask, ruled_out))
+        )
     spoiler = first_spoiled(findings) if findings else None
     spoiled = spoiler.first_bad if spoiler else None
     unfit = unfit_checkpoints(seen)

@@ -225,7 +225,7 @@ def _told(
 
 
 def _around_change(verdict: Verdict, evidence: Mapping[str, Evidence]) -> Iterable[str]:
-    """Evidence of both sides of the window's change; of what is bad from the start there are none."""
+    """Evidence of both sides of the window's change; what is bad from the start has none."""
     from_start = verdict.leading is not None and verdict.first_bad.from_start
     return () if from_start else both_sides(evidence)
 

@@ -49,7 +49,7 @@ def compare_group_rates(run: Run) -> Measured[GroupRates]:
     Trainers log the rate of one group. Groups of other optimizers, whose rates have another unit,
     are left out. Files are not unpickled.
 
-    Tensors of the fast group are named by their shape, where no other tensor of the checkpoint has it.
+    Tensors of the fast group are named by their shape, where no other one of the checkpoint has it.
 
     Cannot tell: whether a rate of its own was meant.
     """
