@@ -22,6 +22,8 @@ from firstbad.tools.numbers import percent
 
 HEADLINE, COMPLAINT, ALSO = 400, 240, 240
 """Longest texts: the headline, what the person said, another finding."""
+CELL = 80
+"""Most characters of one cell of the example."""
 NAMED = 5
 """Most places that are named one by one."""
 WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
@@ -333,6 +335,8 @@ def _caveats(
         return
     if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):
         yield Row("would refute it", refutation(refuted))
+    if example := _example(leading, evidence):
+        yield Row("for example", example)
     if leading.first_bad.signal:
         yield Row("dated by", leading.first_bad.signal + _moved_before(leading.first_bad, evidence))
     reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}
@@ -341,6 +345,22 @@ def _caveats(
         yield Row("rests on", f"`{place}`, an independent fact: it needs no layer before it")
     if leading.origin != "gate":
         yield Row("origin", f"proposed by {leading.origin}, not by a gate")
+
+
+def _example(leading: Finding, evidence: Mapping[str, Evidence]) -> str:
+    """One row of what the finding rests on, the first with text from its onset on; else empty."""
+    first = leading.first_bad.earliest
+    for id_ in leading.supports:
+        for table in evidence[id_].tables if id_ in evidence else ():
+            for row in table.rows if table.columns[0] == "step" else ():
+                told = [
+                    f"{name} `{one_line(brief(cell, CELL))}`"
+                    for name, cell in zip(table.columns[1:], row[1:], strict=True)
+                    if isinstance(cell, str) and cell
+                ]
+                if told and isinstance(row[0], int) and row[0] >= first:
+                    return f"step {step(row[0])}: {'; '.join(told)} ({id_})"
+    return ""
 
 
 def _moved_before(onset: Onset, evidence: Mapping[str, Evidence]) -> str:

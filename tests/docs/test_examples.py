@@ -240,3 +240,7 @@ def test_the_loop_that_records_itself_leaves_a_run_that_is_read(pages: Any, tmp_
     assert len(run.captures.steps) == len(run.rollouts.steps) == 60
     assert run.flight.at(60).first_pass is True
     assert not [note for note in run.notes if note.code != "not_closed"]
+    done = investigate(run.ref, out=tmp_path / "incidents")
+    assert isinstance(done, Finished)
+    assert done.verdict.outcome == "healthy"
+    assert {layer.id for layer in done.verdict.layers if layer.strength != "direct"} == set()
