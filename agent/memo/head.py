@@ -427,7 +427,8 @@ def _apart(items: Sequence[NotChecked]) -> Iterable[Row]:
         checks = "1 check" if len(why) == 1 else f"{len(why)} checks"
         yield Row("not applicable", f"{checks}: {'; '.join(dict.fromkeys(why))}")
     if optional := [f"{n.layer}.{n.check}" for n in items if n.kind == "optional"]:
-        yield Row("optional", f"{_counted(optional)} (no data, and the layers do without)")
+        checks = _counted(optional).replace("checks or layers", "checks")
+        yield Row("optional", f"{checks} (no data, and the layers do without)")
 
 
 def _counted(places: Sequence[str]) -> str:

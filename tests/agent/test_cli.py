@@ -60,7 +60,7 @@ def test_json_object_and_exit_code(
     assert (got, err) == (code, "")
     assert set(found) == KEYS
     assert (found["schema"], found["outcome"], found["noticed_step"]) == (1, outcome, 4)
-    assert set(found["first_bad"]) == {"last_good", "first_bad", "signal"}
+    assert set(found["first_bad"]) == {"last_good", "first_bad", "from_start", "signal"}
     assert [layer["id"] for layer in found["layers"]] == [
         "window", "records", "probability", "masks", "optimizer", "reward",
     ]  # fmt: skip
