@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 
 _NUMBER = (
-    r"(?:(?:the |about |around |low |mid |high |early |late |[~≈])*[- ]?)"
+    r"(?:(?:the |about |around |low |mid |high |early |late |[~≈]){0,3}[- ]?)"
     r"(\d+(?:\.\d+)?)(?:s\b)?\s?(%|percent)?"
 )
-_FROM_TO = re.compile(
-    rf"(?P<lead>[^\d]*?)(?:\bfrom\s+)?(?<![\d.]){_NUMBER}\s*(?:\bto\b|->|→|到)\s*{_NUMBER}"
-)
+_FROM_TO = re.compile(rf"(?<![\d.]){_NUMBER}\s*(?:\bto\b|->|→|到)\s*{_NUMBER}")
 _MOVED = re.compile(
     r"\b(?:went|goes|gone|going|moved|moves|changed|changes|is down|is up|fell|rose|dropped"
     r"|jumps|jumped)"
@@ -33,8 +31,12 @@ _OF_RUN = re.compile(
     r"|collaps\w+)"
 )
 
+LEAD = 40
+"""Characters before "from A to B" in which the word that something moved is looked for."""
+
 LEVEL = re.compile(
-    r"\b(?:is|are|was|were|sits?|stands?|averages?|starts?|at|about|around|of)\s+"
+    r"\b(?:at|about|around)\s+~?(?:\d*\.\d*[1-9]|\d+\s?%)"  # "at 66" may be a step
+    r"|\b(?:is|are|was|were|sits?|stands?|averages?|starts?)\s+"
     r"(?:(?:at|about|around|only|roughly|still|over"
     r"|under)\s+)*~?(?!0(?:\.0+)?(?![\d.]))(?!\d+(?:st|nd|rd|th)\b)\d[\d.]*"
     r"|\b(?:went|goes|gone) to \d|\b(?:is|are) (?:still )?not (?:0|zero)\b|\bnear 0\b"
@@ -52,12 +54,12 @@ def plainly(clause: str) -> str:
     clause = _SETTING.sub(" ", clause)
     clause = _BELOW.sub("below", clause)
     for match in _FROM_TO.finditer(clause):
-        before, unit, after, unit_after = match[2], match[3], match[4], match[5]
-        said = _MOVED.search(match["lead"]) or unit or unit_after
+        before, unit, after, unit_after = match.groups()
+        lead = clause[: match.start()]
+        said = _MOVED.search(lead[-LEAD:]) or unit or unit_after
         if said and float(before) != float(after):
             move = "fell" if float(after) < float(before) else "rose"
-            at = match.end("lead")
-            return f"{clause[:at]} {move} {clause[match.end() :]}"
+            return f"{lead} {move} {clause[match.end() :]}"
     return clause
 
 

@@ -404,8 +404,8 @@ FINE = _words(
 
 OFFERED = (
     "a signal (reward, evaluations, KL, entropy, answer length, loss, gradient norm, clip "
-    "fraction, ratio, learning rate, advantages, step time) and how it moves (falls, rises, flat, zero, "
-    "negative, jumps, unsteady), or NaN, garbage text, truncation, wrong judging, reward hacking, "
-    "wrong masks, engine mismatch, a resume, a hang"
+    "fraction, ratio, learning rate, advantages, step time) and how it moves (falls, rises, flat, "
+    "zero, negative, jumps, unsteady), or NaN, garbage text, truncation, wrong judging, reward "
+    "hacking, wrong masks, engine mismatch, a resume, a hang"
 )
 """What a complaint can say, for those whose words were not understood."""

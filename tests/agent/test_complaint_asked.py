@@ -32,6 +32,8 @@ NUMBERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "reward is negative all the time": (None, ("reward_odd",)),
     "KL is negative": (None, ("kl_odd",)),
     "loss is at 3.5": (None, ("loss_odd",)),
+    "reward about 0.05": (None, ("reward_odd",)),
+    "kl at 66": (66, ()),
     "reward 0, KL 0": (None, ("reward_zero", "kl_zero")),
     "accuracy is stuck at 12%": (None, ("reward_flat",)),
     "accuracy will not go higher": (None, ("reward_flat",)),

@@ -1403,6 +1403,7 @@ def test_what_is_bad_from_the_start_has_no_bracket_and_no_good_step() -> None:
     verdict = incident(first_bad=onset, window="bad_from_start", findings=(leading,))
     shown = memo(verdict).markdown
     assert "first bad step **from the start**; last good **none**" in shown
-    assert "Yellow:" not in shown and "Shaded:" not in shown
+    assert "Yellow:" not in shown
+    assert "Shaded:" not in shown
     rows = {row.label: row.text for row in first_page(verdict, {}).facts}
     assert (rows["first bad step"], rows["last good"]) == ("from the start", "none")

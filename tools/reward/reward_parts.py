@@ -269,8 +269,7 @@ def _factor(a: float, b: float) -> float:
 
 
 def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None, str]:
-    """Largest weighted value over the usual size of the total, rows that hold such, first index,
-    and the part of the largest.
+    """Largest weighted value over the usual size of the total, rows, first index, and its part.
 
     What a part gives both in the first fifth of the run and later is how it was built; a value of
     one side alone is held against the other. What many of the early steps hold was learned away.
