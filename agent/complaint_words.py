@@ -397,10 +397,10 @@ SIGNALS: dict[str, str] = {
 FINE = _words(
     r"fine|normal|healthy|ok(?:ay)?|well|good|great|right|same|as before|usual|stayed"
     r"|does(?: not|n't)"
-    r"|config|settings?",
+    r"|config|settings?|broke|breaks|bad|begins?|began|from the start",
     "正常|没问题",
 )
-"""What a clause is that complains of nothing."""
+"""What a clause holds that complains of nothing, or of nothing in particular: "it broke at 66"."""
 
 OFFERED = (
     "a signal (reward, evaluations, KL, entropy, answer length, loss, gradient norm, clip "

@@ -82,7 +82,9 @@ def test_a_part_that_is_not_understood_is_told_beside_what_is() -> None:
     assert said.not_understood == ("the entropy flubs",)
 
 
-@pytest.mark.parametrize("text", ["", "the reward did not fall", "KL doubled, the reward is fine"])
+@pytest.mark.parametrize(
+    "text", ["", "the reward did not fall", "KL doubled, the reward is fine", "it broke at 66"]
+)
 def test_nothing_is_told_back_of_what_is_well(text: str) -> None:
     assert told_back(read_complaint(text).not_understood) == ""
 
