@@ -24,6 +24,8 @@ HEADLINE, COMPLAINT, ALSO = 400, 240, 240
 """Longest texts: the headline, what the person said, another finding."""
 CELL = 80
 """Most characters of one cell of the example."""
+TICK, QUOTE = "`", "'"
+"""A cell stands between ticks: its own ones become quotes."""
 NAMED = 5
 """Most places that are named one by one."""
 WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
@@ -354,7 +356,7 @@ def _example(leading: Finding, evidence: Mapping[str, Evidence]) -> str:
         for table in evidence[id_].tables if id_ in evidence else ():
             for row in table.rows if table.columns[0] == "step" else ():
                 told = [
-                    f"{name} `{one_line(brief(cell, CELL))}`"
+                    f"{name} `{brief(cell, CELL).replace(TICK, QUOTE)}`"
                     for name, cell in zip(table.columns[1:], row[1:], strict=True)
                     if isinstance(cell, str) and cell
                 ]

@@ -1384,6 +1384,11 @@ def test_one_row_of_what_the_finding_rests_on_is_shown() -> None:
     assert example_of(ROWS) == ["step 66: prompt `2 + 3 =`; judged `right` (E7)"]
 
 
+def test_ticks_of_a_row_do_not_end_its_place() -> None:
+    ticks = Table(title="t", columns=("step", "said"), rows=((66, "a `b` c"),))
+    assert example_of(ticks) == ["step 66: said `a 'b' c` (E7)"]
+
+
 def test_of_a_fault_from_the_start_the_first_row_is_shown() -> None:
     start = Onset(last_good=None, first_bad=66, signal="x", from_start=True)
     assert example_of(ROWS, start) == ["step 60: prompt `early`; judged `right` (E7)"]
