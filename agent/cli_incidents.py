@@ -112,6 +112,7 @@ def _row(incident: Incident) -> dict[str, Any]:
     except (UserError, OSError, ValueError, TypeError):
         unknown = dict.fromkeys(("created", "run", "complaint", "cause", "first_bad"))
         return {"incident": incident.id, "outcome": "damaged", **unknown}
+    onset = verdict.get("first_bad") or {}
     return {
         "incident": incident.id,
         "created": record.created,
@@ -119,5 +120,5 @@ def _row(incident: Incident) -> dict[str, Any]:
         "complaint": record.complaint,
         "outcome": verdict.get("outcome"),
         "cause": findings[0]["cause"] if findings else None,
-        "first_bad": (verdict.get("first_bad") or {}).get("first_bad"),
+        "first_bad": None if onset.get("from_start") else onset.get("first_bad"),
     }

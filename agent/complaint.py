@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from firstbad.agent.complaint_levels import plainly, without_run
 from firstbad.agent.complaint_steps import find_step
 from firstbad.agent.complaint_words import (
     ALONE,
     CLAUSE,
     EVAL_SCORE,
     FALLBACK,
+    FINE,
     MOVES,
+    OFFERED,
     PAIRS,
     SIGNALS,
     SUBJECTS,
 )
 
+QUOTED = 80
+"""Most characters of a statement that are told back."""
+_ASIDE = re.compile(r"\s*(?:or|not|my|is|are|do(?:es)?|did|so)\b")
+"""How a statement begins that asks or goes on with the one before."""
 LIST_WORDS = 3
 """A clause of so few words with a subject and no move is an item of a list."""
 
@@ -31,6 +39,8 @@ class Complaint:
     """Canonical words such as `reward_drop`, in the order in which they were said."""
     signal: str | None = None
     """Canonical name of the signal that is complained about first."""
+    not_understood: tuple[str, ...] = ()
+    """Statements of which nothing was understood: nothing is guessed at."""
 
 
 def read_complaint(text: str, step: int | None = None) -> Complaint:
@@ -41,14 +51,25 @@ def read_complaint(text: str, step: int | None = None) -> Complaint:
         step: a step given apart from the text, which wins.
     """
     raw = text.encode("utf-8", "replace").decode("utf-8").strip()
-    lowered = raw.lower()
-    symptoms = tuple(_merged(list(dict.fromkeys(_symptoms(lowered)))))
+    clauses = list(_clauses(raw))
+    said = [symptom for _, found in clauses for symptom in found or ()]
+    symptoms = tuple(_merged(list(dict.fromkeys(said))))
+    unclear = [text for text, found in clauses if found == [] or (found is None and not symptoms)]
     return Complaint(
         raw=raw,
-        noticed_step=step if step is not None else find_step(lowered),
+        noticed_step=step if step is not None else find_step(raw.lower()),
         symptoms=symptoms,
         signal=next((SIGNALS[s] for s in symptoms if s in SIGNALS), None),
+        not_understood=tuple(unclear),
     )
+
+
+def told_back(not_understood: Sequence[str]) -> str:
+    """What was not understood and what can be said instead, as a sentence; empty without any."""
+    if not not_understood:
+        return ""
+    quoted = ", ".join(f"“{text[:QUOTED]}{'…' * (len(text) > QUOTED)}”" for text in not_understood)
+    return f"Not understood of the complaint: {quoted}. It can name {OFFERED}."
 
 
 def _merged(symptoms: list[str]) -> Iterator[str]:
@@ -64,6 +85,8 @@ def _merged(symptoms: list[str]) -> Iterator[str]:
             continue
         if symptom == "reward_flat" and "reward_zero" in symptoms:
             continue
+        if symptom == "slow" and "learning_slow" in symptoms:
+            continue
         if _is_vague(symptom, symptoms):
             continue
         yield symptom
@@ -75,27 +98,45 @@ def _is_vague(symptom: str, symptoms: list[str]) -> bool:
     return odd == "odd" and any(s != symptom and s.startswith(about + "_") for s in symptoms)
 
 
-def _symptoms(text: str) -> Iterator[str]:
-    """Symptoms clause by clause; a clause without a subject speaks of the one before."""
+def _clauses(raw: str) -> Iterator[tuple[str, list[str] | None]]:
+    """Each statement with its symptoms; a clause without a subject speaks of the one before.
+
+    An empty list where a signal is named, or a move, and nothing is made of it; None where nothing
+    of the grammar is said, which matters only where nothing else is understood either.
+    """
     spoken_of: list[str] = []
     listed: list[str] = []
-    for clause in CLAUSE.split(EVAL_SCORE.sub("eval", text)):
+    waiting: list[str] = []
+    for said in CLAUSE.split(raw):
+        clause = plainly(EVAL_SCORE.sub("eval", said.lower()))
         subjects = [name for name, pattern in SUBJECTS.items() if pattern.search(clause)]
-        moves = [name for name, pattern in MOVES.items() if pattern.search(clause)]
+        signals = without_run(clause) if subjects or spoken_of else clause
+        moves = [name for name, pattern in MOVES.items() if pattern.search(signals)]
         alone = [name for name, pattern in ALONE.items() if pattern.search(clause)]
         if not (moves or alone):
-            # "loss, grad norm and KL are 0": short clauses without a move are items of a list.
-            listed = [*listed, *subjects] if len(clause.split()) <= LIST_WORDS else []
+            fine = FINE.search(clause) is not None
+            if len(clause.split()) <= LIST_WORDS and subjects and not fine:
+                # "loss, grad norm and KL are 0": short clauses without a move are items of a list.
+                listed, waiting = [*listed, *subjects], [*waiting, said.strip()]
+            else:
+                listed = []
+                if not fine and re.search(r"[^\W\d]", said) and not _ASIDE.match(clause):
+                    yield said.strip(), [] if subjects else None
             spoken_of = subjects or spoken_of
             continue
         meant = [*listed, *subjects] or spoken_of
-        pairs = _nearest(clause) if len(subjects) > 1 and len(moves) > 1 else []
+        pairs = _nearest(signals) if len(subjects) > 1 and moves else []
+        if pairs:
+            pairs = [*((s, m) for s in listed for m in moves), *pairs]
         pairs = pairs or [(s, m) for s in meant for m in moves]
         found = [PAIRS[pair] for pair in pairs if pair in PAIRS]
-        yield from found
-        more = bool(found) or not set(subjects) <= {"reward", "eval", "loss"}
-        yield from (name for name in alone if not (more and name in FALLBACK))
-        spoken_of, listed = meant, []
+        of_run = signals != clause
+        more = bool(found) or not (of_run or set(subjects) <= {"reward", "eval", "loss"})
+        found += [name for name in alone if not (more and name in FALLBACK)]
+        if found or not FINE.search(clause):
+            yield said.strip(), found if found or meant else None
+        spoken_of, listed, waiting = meant, [], []
+    yield from ((text, []) for text in waiting if not _ASIDE.match(text))
 
 
 def _nearest(clause: str) -> list[tuple[str, str]]:

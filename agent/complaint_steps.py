@@ -24,13 +24,23 @@ _PATTERNS: tuple[tuple[int, re.Pattern[str]], ...] = (
             r"第\s*(?P<c>[零一二两三四五六七八九十百千万]+)\s*(?:步|次(?:更新|迭代)|轮?迭代)"
         ),
     ),
-    (0, re.compile(rf"{_NUMBER}(?:st|nd|rd|th)?[- ]?{_UNIT}{_END}(?! ago)")),
+    (0, re.compile(rf"{_NUMBER}(?:st|nd|rd|th)?(?:\s?-\s?\d+)?[- ]?{_UNIT}{_END}(?! ago)")),
+    (0, re.compile(rf"{_START}step (?P<one>one){_END}")),
+    # A decade of steps; of a span the first is meant, as of a range.
+    (
+        1,
+        re.compile(
+            rf"{_START}(?:in|since|around|about|near|by|at|until|before|after) (?:the )?"
+            rf"(?P<part>early|mid|late)?[- ]?(?P<decade>\d+0)s{_END}"
+        ),
+    ),
     (0, re.compile(rf"{_NUMBER}\s*步(?!长|的?时间|都?没|都?不)")),
     # A number after a word of time.
     (
         1,
         re.compile(
-            rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between)|[@~≈在从到])\s*"
+            rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between)"
+            rf"|[@~≈在从到])\s*"
             rf"{_ABOUT}{_NUMBER}{_END}(?!\s*(?:%|percent|％))"
         ),
     ),
@@ -56,10 +66,19 @@ _WEAKER = re.compile(
 )
 """What stands before a step at which it was still well."""
 _THINGS = re.compile(
-    rf"^\s*(?:(?:tokens?|s|sec|seconds|ms|min|minutes|hours?|h|gpus?|nats?|samples?|prompts?|epochs?"
-    rf"|points?|days?|x){_END}|个|倍|度)"
+    rf"^\s*-?\s*(?:(?:fold|times|tokens?|s|sec|seconds|ms|min|minutes|hours?|h|gpus?|nats?"
+    rf"|samples?|prompts?|epochs?"
+    rf"|points?|days?|rows?|x|0s){_END}|个|倍|度)"
 )
 """What follows a number of something else."""
+
+
+_TIME_BEFORE = re.compile(
+    rf"(?:{_START}(?:at|around|about|near|after|by|since|before|until|past|between|from|and|to"
+    rf"|or)|[@~≈])"
+    r"\s*$"
+)
+_PARTS_OF_DECADE = {None: 0, "early": 0, "mid": 5, "late": 7}
 
 
 def find_step(text: str) -> int | None:
@@ -78,15 +97,31 @@ def _steps(text: str) -> Iterator[tuple[int, int, int]]:
     for rank, pattern in _PATTERNS:
         for match in pattern.finditer(text):
             before, after = text[: match.start()], text[match.end() :]
-            groups = match.groupdict()
-            step = _chinese(groups["c"]) if groups.get("c") else _number(groups["n"], groups["k"])
+            step = _step(match.groupdict())
             counted = match[0][:1].isdigit()
-            if step is None or (counted and _PERIOD.search(before)):
+            if step is None or (counted and (_PERIOD.search(before) or _length_of_run(match))):
                 continue
             if rank and (step == 0 or _LEVEL.search(before) or _THINGS.match(after)):
                 continue
             weaker = _WEAKER.search(before) or (rank and match[0].startswith(("before", "until")))
             yield rank + (2 if weaker else 0), match.start(), step
+
+
+def _length_of_run(match: re.Match[str]) -> bool:
+    """Whether `100 steps` tells how long a run is: no word of time stands before it."""
+    plural = match[0].endswith("s") and "-" not in match[0]
+    return plural and not _TIME_BEFORE.search(match.string[: match.start()])
+
+
+def _step(groups: dict[str, str | None]) -> int | None:
+    """The step that a match names."""
+    if chinese := groups.get("c"):
+        return _chinese(chinese)
+    if groups.get("one"):
+        return 1
+    if decade := groups.get("decade"):
+        return int(decade) + _PARTS_OF_DECADE[groups.get("part")]
+    return _number(groups["n"] or "", groups["k"])
 
 
 def _number(text: str, unit: str | None) -> int | None:

@@ -58,6 +58,8 @@ class IncidentRecord:
     """Further runs of the same job, wherever the next process is started."""
     reading: tuple[Mapping[str, str], ...] = ()
     """`code` and `text` of what was noticed while the run was opened."""
+    not_understood: tuple[str, ...] = ()
+    """Statements of the complaint of which nothing was understood."""
     judge: Mapping[str, Any] = field(default_factory=dict)
     """Command and time limits of the judge that was given; empty without one."""
     schema: int = SCHEMA
@@ -120,7 +122,7 @@ class Incident:
             schema = raw.get("schema") if isinstance(raw, dict) else raw
             raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
-        if not names - {"reading", "replays", "judge"} <= set(raw) <= names:
+        if not names - {"reading", "not_understood", "replays", "judge"} <= set(raw) <= names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
         from pydantic import ValidationError
 

@@ -134,6 +134,7 @@ def _begin(
             "complaint": said.raw,
             "noticed_step": said.noticed_step,
             "symptoms": said.symptoms,
+            "not_understood": said.not_understood,
             "playbook": {
                 "name": loaded.ref.name,
                 "digest": loaded.ref.digest,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from firstbad.agent.complaint import told_back
 from firstbad.agent.evidence_store import EvidenceStore
 from firstbad.agent.files import write_atomic
 from firstbad.agent.incident import Incident, IncidentRecord
@@ -180,6 +181,7 @@ def ask_of(record: IncidentRecord) -> Ask:
         complaint=record.complaint,
         noticed_step=record.noticed_step,
         symptoms=tuple(record.symptoms),
+        not_understood=told_back(record.not_understood),
     )
 
 

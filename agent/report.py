@@ -16,7 +16,7 @@ EXIT_CODES = {"healthy": 0, "incident": 1, "undetermined": 3}
 
 def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
     """The object that `investigate --json` prints."""
-    leading = verdict.leading
+    leading, onset = verdict.leading, verdict.first_bad
     page = first_page(verdict, {e.id: e for e in saved_evidence(incident)})
     return {
         "schema": 1,
@@ -25,8 +25,9 @@ def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
         "headline": verdict.headline,
         "window": verdict.window,
         "first_bad": {
-            "last_good": verdict.first_bad.last_good,
-            "first_bad": verdict.first_bad.first_bad,
+            "last_good": None if onset.from_start else onset.last_good,
+            "first_bad": None if onset.from_start else onset.first_bad,
+            "from_start": onset.from_start,
             "signal": verdict.first_bad.signal,
         },
         "complaint": verdict.complaint,

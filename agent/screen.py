@@ -77,6 +77,7 @@ def _to_do(page: FirstPage) -> Iterator[Row]:
 def _caveats(page: FirstPage) -> Iterator[Row]:
     yield from page.caveats
     yield Row("not checked", page.unread)
+    yield from page.apart
 
 
 def _notes(page: FirstPage) -> Iterator[Row]:

@@ -64,6 +64,7 @@ PLAIN_FIELDS = {
     "Playbook.layers": "the layers, in the order in which they are walked",
     "Playbook.leads_to": "earlier facts that explain a failed layer",
     "Playbook.symptoms": "the symptom table",
+    "Playbook.inapplicable": "checks that a setting or a fact of the run rules out",
     "Playbook.decisions": "the decision table",
     "Layer.id": "word used in JSON, YAML, waivers and memos",
     "Layer.number": "number for people, quoted text",
@@ -103,8 +104,12 @@ PLAIN_FIELDS = {
     "Unbuilt.layer": "layer of the walk that would take the measure",
     "Unbuilt.check": "name of the measure",
     "Unbuilt.why": "why it is not taken, and what stays unknown",
+    "Inapplicable.checks": "checks as `layer.check`; one that could be decided is never ruled out",
+    "Inapplicable.when": "bounds that must all hold",
+    "Inapplicable.because": "the setting or fact, as the memo says it",
     "Decision.result": "what was found",
     "Decision.causes": "causes to which the row belongs",
+    "Decision.found_by": "`layer.check`s whose failure is that result",
     "Decision.conclusion": "what that means",
     "Decision.do": "the next step",
     "WindowRule.kind": "`onset`, `steady` or `bad_from_start`",
@@ -252,6 +257,7 @@ def playbook_fields() -> str:
         (model.Otherwise, "`otherwise`"),
         (model.Unexplained, "item of `unexplained`"),
         (model.Unbuilt, "item of `unbuilt`"),
+        (model.Inapplicable, "item of `inapplicable`"),
         (model.Decision, "item of `decisions`"),
     ):
         told = field_texts(kind)

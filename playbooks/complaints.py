@@ -12,6 +12,9 @@ from firstbad.playbooks.model import Claim, Comparison, Note
 from firstbad.playbooks.results import CheckResult, Finding, Request
 from firstbad.tools.numbers import number
 
+QUESTIONS = frozenset({"is_normal", "asks"})
+"""Symptoms that ask about all of the run: the verdict answers them."""
+
 
 @dataclass(frozen=True)
 class Open:
@@ -76,6 +79,7 @@ def answers_to(
     checks: Sequence[CheckResult],
     seen: Seen,
     leading: Finding | None = None,
+    ruled_out: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """What the record says to the step that was named and to the claims.
 
@@ -93,6 +97,8 @@ def answers_to(
         )
         if told:
             yield f"The complaint says that {claim.says}{told}"
+        elif because := next(((ruled_out or {}).get(name) for name in claim.answered_by), None):
+            yield f"The complaint says that {claim.says}; there is nothing to check: {because}."
 
 
 def _is_verdict(made: Made, leading: Finding) -> bool:
@@ -159,7 +165,7 @@ def general_answer(outcome: Literal["incident", "healthy", "undetermined"]) -> s
     """The reply to a question about all of the run."""
     return {
         "healthy": "Nothing odd was found in what was checked.",
-        "incident": "Something is wrong: see the verdict.",
+        "incident": "Something is wrong: see the verdict and what to do now.",
         "undetermined": "That can't be said yet: see what is asked for.",
     }[outcome]
 
@@ -171,20 +177,21 @@ def unjudged(made: Iterable[Made], symptoms: Sequence[str]) -> list[str]:
         for m in made
         if m.claim.answered_by or m.claim.answers or _contradicted(m.claim, m.seen)
     }
-    settled.add("is_normal")  # a question, not a symptom
-    return [symptom.replace("_", " ") for symptom in symptoms if symptom not in settled]
+    return [s.replace("_", " ") for s in symptoms if s not in settled | QUESTIONS]
 
 
-def left_open(made: Iterable[Made], checks: Sequence[CheckResult]) -> list[Open]:
+def left_open(
+    made: Iterable[Made], checks: Sequence[CheckResult], ruled_out: Iterable[str] = ()
+) -> list[Open]:
     """Claims that the log does not contradict and nothing explains.
 
     A change that a person saw is explained as normal only by evidence that could have shown its
     cause; a declaration could not. A worse outcome that the log plainly shows is never normal.
     """
-    passed = _direct(checks)
+    settled = {*_direct(checks), *ruled_out}
     found = []
     for claim, seen in ((m.claim, m.seen) for m in made):
-        unread = tuple(name for name in claim.answered_by if name not in passed)
+        unread = tuple(name for name in claim.answered_by if name not in settled)
         if _contradicted(claim, seen):
             continue
         if _plain(claim, seen):

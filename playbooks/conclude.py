@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from firstbad.playbooks.applicability import Reasons, inapplicable, is_optional
 from firstbad.playbooks.checkpoints import (
     least_bad_of,
     passed_over,
@@ -13,6 +14,7 @@ from firstbad.playbooks.checkpoints import (
     unfit_checkpoints,
 )
 from firstbad.playbooks.complaints import (
+    QUESTIONS,
     Open,
     answers_to,
     claims_made,
@@ -57,6 +59,8 @@ class Ask(Record):
     noticed_step: int | None = None
     symptoms: tuple[str, ...] = ()
     """What the complaint says, in the words of its grammar."""
+    not_understood: str = ""
+    """What of it was not understood, as a sentence; empty where all was."""
 
 
 def conclude(
@@ -81,11 +85,13 @@ def conclude(
     window = window_kind(book, seen)
     onset = window_onset(seen)
     claims = claims_made(book.complaints, ask.symptoms, seen, book.compared, named=ask.noticed_step)
-    unanswered = left_open(claims, checks)
+    ruled_out = inapplicable(book.inapplicable, checks, seen)
+    unanswered = left_open(claims, checks, ruled_out)
     unexplained = next((c for c in book.unexplained if all_hold(c.when, seen)), None)
     unused = [w.layer for w in waivers if w.layer not in waived]
     about_step = book.about_step if ask.noticed_step is not None else ()
-    answers = list(answers_to(claims, about_step, checks, seen, next(iter(findings), None)))
+    leading = next(iter(findings), None)
+    answers = list(answers_to(claims, about_step, checks, seen, leading, ruled_out))
     not_judged = [] if findings else unjudged(claims, ask.symptoms)
     if not_judged:
         answers.append(
@@ -140,8 +146,10 @@ def conclude(
         headline = (
             "Every layer passed, yet the outcome fell: the cause lies where nothing was measured."
         )
-    if not answers and "is_normal" in ask.symptoms:
+    if not answers and not QUESTIONS.isdisjoint(ask.symptoms):
         answers.append(general_answer(outcome))
+    if ask.not_understood:
+        answers.append(ask.not_understood)
     requests = tuple(
         dict.fromkeys(
             _requests(
@@ -152,13 +160,16 @@ def conclude(
                 unanswered if not findings and closed_at is None else [],
                 findings[0] if findings else None,
                 [r.id for r in layers if r.outcome == "fail"],
+                ruled_out,
             )
         )
     )
     if unexplained is not None and outcome == "undetermined":
         requests = (_asked(unexplained, ask, unexplained.layer), *requests)
     if outcome == "undetermined" and not requests:
-        requests = tuple(dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask)))
+        requests = tuple(
+            dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask, ruled_out))
+        )
     spoiler = first_spoiled(findings) if findings else None
     spoiled = spoiler.first_bad if spoiler else None
     unfit = unfit_checkpoints(seen)
@@ -192,7 +203,7 @@ def conclude(
         ),
         waivers=tuple(waivers),
         not_checked=(
-            *_not_checked(by_check, checks, seen, ask),
+            *_not_checked(by_check, checks, seen, ask, ruled_out),
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
@@ -233,10 +244,16 @@ def _not_checked(
     checks: Sequence[CheckResult],
     seen: Seen,
     ask: Ask,
+    ruled_out: Reasons,
 ) -> Iterable[NotChecked]:
     """Checks that were not read or decided nothing: why, and what would decide them."""
     for result in checks:
         if result.outcome not in ("not_reached", "inconclusive"):
+            continue
+        if because := ruled_out.get(f"{result.layer}.{result.check}"):
+            yield NotChecked(
+                layer=result.layer, check=result.check, why=because, kind="not_applicable"
+            )
             continue
         asked: Sequence[Request] = ()
         if result.outcome == "inconclusive" and result.reason != "tool_error":
@@ -249,6 +266,7 @@ def _not_checked(
             check=result.check,
             why=why_undecided(result),
             needs="; ".join(request.need for request in asked),
+            kind="optional" if is_optional(result) else "missing",
         )
 
 
@@ -260,6 +278,7 @@ def _requests(
     unanswered: Sequence[Open],
     leading: Finding | None,
     failed: Sequence[str],
+    ruled_out: Reasons,
 ) -> Iterable[Request]:
     """What would close an open layer, settle the complaint, or make the leading finding surer.
 
@@ -271,6 +290,8 @@ def _requests(
         for name in (o.unread or (() if o.claim.request else o.claim.answered_by))
     }
     for result in checks:
+        if f"{result.layer}.{result.check}" in ruled_out:
+            continue
         check = by_check[result.layer, result.check]
         open_ = result.outcome == "inconclusive" and result.required and result.layer not in failed
         if leading is not None and (result.layer, result.check) == (leading.layer, leading.check):
@@ -295,6 +316,7 @@ def _requests_beyond(
     checks: Sequence[CheckResult],
     seen: Seen,
     ask: Ask,
+    ruled_out: Reasons,
 ) -> Iterable[Request]:
     """What could still show the cause where no layer is open.
 
@@ -307,7 +329,7 @@ def _requests_beyond(
         found = [
             request
             for r in group
-            if r.layer != "window"
+            if r.layer != "window" and f"{r.layer}.{r.check}" not in ruled_out
             for request in requests_of(
                 by_check[r.layer, r.check],
                 seen,

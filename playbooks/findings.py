@@ -230,7 +230,7 @@ def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
         if first is None and not metrics.get("from_start"):
             continue
         onset = Onset(
-            last_good=_int(metrics.get("last_good_step")),
+            last_good=_last_good(metrics),
             first_bad=_int(first),
             signal=evidence.signal or evidence.tool,
             sampled=bool(metrics.get("sampled")),
@@ -285,11 +285,16 @@ def window_onset(seen: Seen) -> Onset:
     if evidence is None or metrics is None:
         return Onset(last_good=None, first_bad=None, signal="no signal can be read")
     return Onset(
-        last_good=_int(metrics.get("last_good_step")),
+        last_good=_last_good(metrics),
         first_bad=_int(metrics.get("first_bad_step")),
         signal=evidence.signal,
         from_start=bool(metrics.get("from_start")),
     )
+
+
+def _last_good(metrics: Mapping[str, bool | int | float | None]) -> int | None:
+    """None as well where it is bad from the start: then no step is known to be good."""
+    return None if metrics.get("from_start") else _int(metrics.get("last_good_step"))
 
 
 def weaken(finding: Finding, conditional: Iterable[str]) -> Finding:

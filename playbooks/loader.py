@@ -218,6 +218,7 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
     tops += [s.when for s in playbook.symptoms]
     tops += [b for c in playbook.complaints for b in _claimed(c)]
     tops += [change.when for change in playbook.unexplained]
+    tops += [rule.when for rule in playbook.inapplicable]
     notes = [*playbook.about_step]
     notes += [note for c in playbook.complaints for note in (*c.answers, *c.beside)]
     tops += [note.when for note in notes]
@@ -230,11 +231,22 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
         yield from (
             f"leads_to: no layer `{t}`{_offer(t, order)}" for t in link.to if t not in order
         )
+    for rule in playbook.inapplicable:
+        yield from (
+            f"inapplicable: no check `{name}`{_offer(name, order)}"
+            for name in rule.checks
+            if name not in order
+        )
     for decision in playbook.decisions:
         yield from (
             f"decisions: no cause `{c}`{_offer(c, causes())}"
             for c in decision.causes
             if c not in causes()
+        )
+        yield from (
+            f"decisions: no check `{name}`{_offer(name, order)}"
+            for name in decision.found_by
+            if name not in order
         )
     for claim in playbook.complaints:
         yield from (
@@ -252,7 +264,8 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
             for c in claim.is_cause
             if c not in causes()
         )
-    for text in [note.say for note in notes] + [change.say for change in playbook.unexplained]:
+    texts = [note.say for note in notes] + [change.say for change in playbook.unexplained]
+    for text in texts + [rule.because for rule in playbook.inapplicable]:
         yield from _places(text, aliases)
     for symptom in playbook.symptoms:
         yield from (

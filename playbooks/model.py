@@ -234,11 +234,23 @@ class Unbuilt(Strict):
     """Why it is not checked, and what stays unknown."""
 
 
+class Inapplicable(Strict):
+    """Checks that a setting or a fact of the run rules out: they lack no evidence."""
+
+    checks: tuple[str, ...]
+    """As `layer.check`."""
+    when: Bounds
+    because: str
+    """The setting or fact, after "not applicable: "."""
+
+
 class Decision(Strict):
-    """A row of the decision table, shown with the next step."""
+    """A row of the decision table, shown with the next step where its result is what was found."""
 
     result: str
     causes: tuple[str, ...]
+    found_by: tuple[str, ...]
+    """`layer.check`s whose failure is that result."""
     conclusion: str
     do: str
 
@@ -274,6 +286,7 @@ class Playbook(Strict):
     """What to ask for where the outcome is undetermined and no check has anything to ask for."""
     unbuilt: tuple[Unbuilt, ...] = ()
     """Measures that no check takes yet: every verdict names them as not checked."""
+    inapplicable: tuple[Inapplicable, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
 

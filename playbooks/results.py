@@ -87,7 +87,9 @@ class Onset(Record):
 
     @property
     def bracket_start(self) -> int | None:
-        """Step after which a sampled onset lies."""
+        """Step after which a sampled onset lies; None where it is bad from the start."""
+        if self.from_start:
+            return None
         return self.last_good if self.last_good is not None else self.quiet
 
     @property
@@ -127,8 +129,8 @@ class Experiment(Record):
     def told(self) -> str:
         """In two sentences: what to change at which cost, and what either answer shows."""
         return (
-            f"{self.change[:1].upper()}{self.change[1:]} ({self.cost}). If this is the cause, {self.expect}; "
-            f"if not, {self.otherwise}."
+            f"{self.change[:1].upper()}{self.change[1:]} ({self.cost}). "
+            f"If this is the cause, {self.expect}; if not, {self.otherwise}."
         )
 
 
@@ -183,6 +185,9 @@ class NotChecked(Record):
     why: str
     needs: str = ""
     """Evidence that would decide it, where the playbook names some."""
+    kind: Literal["missing", "not_applicable", "optional"] = "missing"
+    """`not_applicable`: a setting rules it out, as `why` says; `optional`: the layer does without
+    it, and nothing of its data is there."""
 
 
 class Waiver(Record):

@@ -169,7 +169,7 @@ def _view(
         focus_title=focus_title(verdict),
         focus=tuple(
             listed[id_]
-            for id_ in dict.fromkeys((*cited, *both_sides(evidence)))
+            for id_ in dict.fromkeys((*cited, *_around_change(verdict, evidence)))
             if id_ in listed
             and evidence[id_].tool != READS_TEXT
             and evidence[id_].status == "measured"
@@ -194,7 +194,9 @@ def _view(
         decisions=tuple(
             d
             for d in loaded.playbook.decisions
-            if leading is not None and leading.cause in d.causes
+            if leading is not None
+            and leading.cause in d.causes
+            and f"{leading.layer}.{leading.check}" in d.found_by
         ),
         evidence=tuple(listed.values()),
         files=tuple(
@@ -220,6 +222,12 @@ def _told(
             yield check.message
             yield "independent fact" if check.is_fact else ""
             yield from (clause.condition for clause in check.clauses)
+
+
+def _around_change(verdict: Verdict, evidence: Mapping[str, Evidence]) -> Iterable[str]:
+    """Evidence of both sides of the window's change; what is bad from the start has none."""
+    from_start = verdict.leading is not None and verdict.first_bad.from_start
+    return () if from_start else both_sides(evidence)
 
 
 def _plots_key(verdict: Verdict) -> str:

@@ -22,6 +22,10 @@ from firstbad.tools.numbers import percent
 
 HEADLINE, COMPLAINT, ALSO = 400, 240, 240
 """Longest texts: the headline, what the person said, another finding."""
+CELL = 80
+"""Most characters of one cell of the example."""
+TICK, QUOTE = "`", "'"
+"""A cell stands between ticks: its own ones become quotes."""
 NAMED = 5
 """Most places that are named one by one."""
 WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
@@ -64,6 +68,8 @@ class FirstPage:
     caveats: tuple[Row, ...]
     unread: str
     """What was not checked, by name."""
+    apart: tuple[Row, ...]
+    """What does not apply, and what the layers do without: no missing evidence."""
     not_checked: tuple[Row, ...]
     """What was not checked, with the reasons."""
     notes: tuple[str, ...]
@@ -98,6 +104,7 @@ def first_page(
         then=_then(verdict, reading),
         caveats=tuple(_caveats(verdict, leading, cause, evidence)),
         unread=_unread(verdict),
+        apart=tuple(_apart(verdict.not_checked)),
         not_checked=tuple(_not_checked(verdict.not_checked)),
         notes=verdict.notes,
         weak=tuple(_weak_passes(verdict)),
@@ -332,6 +339,8 @@ def _caveats(
         yield Row("would refute it", refutation(refuted))
     if leading.experiment:
         yield Row("would settle it", leading.experiment.told())
+    if example := _example(leading, evidence):
+        yield Row("for example", example)
     if leading.first_bad.signal:
         yield Row("dated by", leading.first_bad.signal + _moved_before(leading.first_bad, evidence))
     reached = {r.id for r in verdict.layers if r.outcome != "not_reached"}
@@ -340,6 +349,22 @@ def _caveats(
         yield Row("rests on", f"`{place}`, an independent fact: it needs no layer before it")
     if leading.origin != "gate":
         yield Row("origin", f"proposed by {leading.origin}, not by a gate")
+
+
+def _example(leading: Finding, evidence: Mapping[str, Evidence]) -> str:
+    """One row of what the finding rests on, the first with text from its onset on; else empty."""
+    first = leading.first_bad.earliest
+    for id_ in leading.supports:
+        for table in evidence[id_].tables if id_ in evidence else ():
+            for row in table.rows if table.columns[0] == "step" else ():
+                told = [
+                    f"{name} `{brief(cell, CELL).replace(TICK, QUOTE)}`"
+                    for name, cell in zip(table.columns[1:], row[1:], strict=True)
+                    if isinstance(cell, str) and cell
+                ]
+                if told and isinstance(row[0], int) and row[0] >= first:
+                    return f"step {step(row[0])}: {'; '.join(told)} ({id_})"
+    return ""
 
 
 def _moved_before(onset: Onset, evidence: Mapping[str, Evidence]) -> str:
@@ -376,7 +401,9 @@ def refutation(refuted_by: str) -> str:
 
 def _unread(verdict: Verdict) -> str:
     """What was not checked: a layer by its name when nothing in it was, else the checks."""
+    apart = {f"{n.layer}.{n.check}" for n in verdict.not_checked if n.kind != "missing"}
     waiting, undecided = _left(verdict, "not_reached"), _left(verdict, "inconclusive")
+    undecided = [place for place in undecided if place not in apart]
     broken = [f"{c.layer}.{c.check}" for c in verdict.checks if c.reason == "tool_error"]
     undecided = [place for place in undecided if place not in broken]
     waits_for = dict.fromkeys(name for c in verdict.checks for name in c.blocked_by)
@@ -396,6 +423,16 @@ def _unread(verdict: Verdict) -> str:
     ]:
         told.append(f"{names(list(dict.fromkeys(unbuilt)))} (not built in this version)")
     return "; ".join(told) or "nothing that the playbook asks for was left out"
+
+
+def _apart(items: Sequence[NotChecked]) -> Iterable[Row]:
+    """Checks that no evidence is missing for, each kind in a line."""
+    if why := [n.why for n in items if n.kind == "not_applicable"]:
+        checks = "1 check" if len(why) == 1 else f"{len(why)} checks"
+        yield Row("not applicable", f"{checks}: {'; '.join(dict.fromkeys(why))}")
+    if optional := [f"{n.layer}.{n.check}" for n in items if n.kind == "optional"]:
+        checks = _counted(optional).replace("checks or layers", "checks")
+        yield Row("optional", f"{checks} (no data, and the layers do without)")
 
 
 def _counted(places: Sequence[str]) -> str:
@@ -451,9 +488,11 @@ def _then(verdict: Verdict, reading: Sequence[Remark]) -> str:
 def _not_checked(items: Sequence[NotChecked]) -> Iterable[Row]:
     """What was not read, checks with the same reason in one row."""
     by_why: dict[str, list[str]] = {}
-    for item in items:
+    kinds = ("missing", "optional", "not_applicable")
+    for item in sorted(items, key=lambda item: kinds.index(item.kind)):
         needs = f". Would decide: {item.needs}" if item.needs else ""
-        by_why.setdefault(item.why + needs, []).append(f"{item.layer}.{item.check}")
+        word = "not applicable: " if item.kind == "not_applicable" else ""
+        by_why.setdefault(word + item.why + needs, []).append(f"{item.layer}.{item.check}")
     return (Row(names(places), why) for why, places in by_why.items())
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from firstbad import __version__
 from firstbad.agent import cli, cli_investigate, cli_runs, incident, runs
+from firstbad.agent.complaint import told_back
 from firstbad.agent.reading import verdict_of
 from firstbad.agent.report import report
 from firstbad.playbooks.results import LeastBad, Verdict
@@ -60,7 +61,7 @@ def test_json_object_and_exit_code(
     assert (got, err) == (code, "")
     assert set(found) == KEYS
     assert (found["schema"], found["outcome"], found["noticed_step"]) == (1, outcome, 4)
-    assert set(found["first_bad"]) == {"last_good", "first_bad", "signal"}
+    assert set(found["first_bad"]) == {"last_good", "first_bad", "from_start", "signal"}
     assert [layer["id"] for layer in found["layers"]] == [
         "window", "records", "probability", "masks", "optimizer", "reward",
     ]  # fmt: skip
@@ -156,7 +157,8 @@ def test_answers_and_the_least_bad_checkpoint_are_in_the_json_object(
 ) -> None:
     out = fb("investigate", make_run(), "it fell", "--playbook", book, "--json")[1]
     found = json.loads(out)
-    assert (found["complaint"], found["answers"], found["least_bad"]) == ("it fell", [], None)
+    assert (found["complaint"], found["least_bad"]) == ("it fell", None)
+    assert found["answers"] == [told_back(["it fell"])]
     kept = incident.find(found["incident"])
     verdict = verdict_of(kept)
     assert verdict is not None

@@ -86,10 +86,24 @@ def playbook() -> Loaded:
                 {
                     "result": "one reward part turns constant, judged right",
                     "causes": ["reward.verifier_outage"],
+                    "found_by": ["reward.main"],
                     "conclusion": "scores were not judged",
                     "do": "replay the step through the verifier",
                 },
-                {"result": "r", "causes": ["id.rows"], "conclusion": "OTHER CAUSE", "do": "d"},
+                {
+                    "result": "r",
+                    "causes": ["id.rows"],
+                    "found_by": ["reward.main"],
+                    "conclusion": "OTHER CAUSE",
+                    "do": "d",
+                },
+                {
+                    "result": "r",
+                    "causes": ["reward.verifier_outage"],
+                    "found_by": ["reward.scoring_errors"],
+                    "conclusion": "OTHER CHECK",
+                    "do": "d",
+                },
             ],
         }
     )
@@ -1352,3 +1366,51 @@ def test_no_cause_that_leaves_the_weights_sound_takes_checkpoints_away(
     actions = {row.label: row.text for row in first_page(verdict, seen).actions}
     assert actions["stop"].endswith("any checkpoint can be used")
     assert "newest checkpoint" in actions["resume"]
+
+
+ROWS = Table(
+    title="rows on which judge and reward disagree",
+    columns=("step", "prompt", "weight", "judged"),
+    rows=((60, "early", 1.0, "right"), (66, "2 + 3 =", 1.0, "right"), (67, "late", 1.0, "right")),
+)
+
+
+def example_of(table: Table, onset: Onset = LEADING.first_bad) -> list[str]:
+    """The row `for example` where the finding rests on evidence with this table."""
+    verdict = incident(findings=(LEADING.model_copy(update={"first_bad": onset}),))
+    found = {"E7": evidence("E7", "rejudge", "judged", tables=(table,))}
+    return [row.text for row in first_page(verdict, found).caveats if row.label == "for example"]
+
+
+def test_one_row_of_what_the_finding_rests_on_is_shown() -> None:
+    assert example_of(ROWS) == ["step 66: prompt `2 + 3 =`; judged `right` (E7)"]
+
+
+def test_ticks_of_a_row_do_not_end_its_place() -> None:
+    ticks = Table(title="t", columns=("step", "said"), rows=((66, "a `b` c"),))
+    assert example_of(ticks) == ["step 66: said `a 'b' c` (E7)"]
+
+
+def test_of_a_fault_from_the_start_the_first_row_is_shown() -> None:
+    start = Onset(last_good=None, first_bad=66, signal="x", from_start=True)
+    assert example_of(ROWS, start) == ["step 60: prompt `early`; judged `right` (E7)"]
+
+
+def test_a_table_of_numbers_gives_no_example() -> None:
+    assert example_of(Table(title="t", columns=("step", "n"), rows=((66, 3),))) == []
+    assert example_of(Table(title="t", columns=("group", "text"), rows=((66, "x"),))) == []
+
+
+def test_what_is_bad_from_the_start_has_no_bracket_and_no_good_step() -> None:
+    onset = Onset(
+        last_good=None, first_bad=30, signal="rates", sampled=True, quiet=10, from_start=True
+    )
+    assert (onset.bracket_start, onset.is_bracket) == (None, False)
+    leading = LEADING.model_copy(update={"first_bad": onset})
+    verdict = incident(first_bad=onset, window="bad_from_start", findings=(leading,))
+    shown = memo(verdict).markdown
+    assert "first bad step **from the start**; last good **none**" in shown
+    assert "Yellow:" not in shown
+    assert "Shaded:" not in shown
+    rows = {row.label: row.text for row in first_page(verdict, {}).facts}
+    assert (rows["first bad step"], rows["last good"]) == ("from the start", "none")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import firstbad
+from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.loader import builtin, load
 from firstbad.tools.errors import UserError
 from firstbad.tools.readers import aliases, open_run
@@ -240,3 +241,7 @@ def test_the_loop_that_records_itself_leaves_a_run_that_is_read(pages: Any, tmp_
     assert len(run.captures.steps) == len(run.rollouts.steps) == 60
     assert run.flight.at(60).first_pass is True
     assert not [note for note in run.notes if note.code != "not_closed"]
+    done = investigate(f"rec:{tmp_path / 'record'}", out=tmp_path / "incidents")
+    assert isinstance(done, Finished)
+    assert done.verdict.outcome == "healthy"
+    assert {layer.id for layer in done.verdict.layers if layer.strength != "direct"} == set()

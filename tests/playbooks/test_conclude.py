@@ -1068,7 +1068,7 @@ def test_an_undetermined_outcome_always_asks_for_something(
     ("readings", "said"),
     [
         ({}, "Nothing odd was found in what was checked."),
-        ({"rate": JUMP}, "Something is wrong: see the verdict."),
+        ({"rate": JUMP}, "Something is wrong: see the verdict and what to do now."),
         ({"same": None}, "That can't be said yet: see what is asked for."),
     ],
 )

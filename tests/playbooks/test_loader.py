@@ -81,7 +81,18 @@ SOUND: dict[str, Any] = {
     ],
     "leads_to": [{"cause": "opt.lr_jump", "to": ["records"]}],
     "symptoms": [{"seen": "s", "when": {"onset.reward_fell": "== 1"}, "suspects": ["records"]}],
-    "decisions": [{"result": "r", "causes": ["id.rows"], "conclusion": "c", "do": "d"}],
+    "inapplicable": [
+        {"checks": ["records.groups"], "when": {"rows.n_steps": "== 1"}, "because": "b"}
+    ],
+    "decisions": [
+        {
+            "result": "r",
+            "causes": ["id.rows"],
+            "found_by": ["records.groups"],
+            "conclusion": "c",
+            "do": "d",
+        }
+    ],
 }
 GROUPS = ("layers", 1, "checks", 0)
 
@@ -196,6 +207,10 @@ def test_a_problem_names_layer_and_check_and_offers_what_there_is(
         (("leads_to", 0, "to"), ["recods"], ["leads_to: no layer `recods`"]),
         (("symptoms", 0, "suspects"), ["recods"], ["symptoms: no layer `recods`"]),
         (("decisions", 0, "causes"), ["id.row"], ["decisions: no cause `id.row`"]),
+        (("decisions", 0, "found_by"), ["records.x"], ["decisions: no check `records.x`"]),
+        (("inapplicable", 0, "checks"), ["records.x"], ["inapplicable: no check `records.x`"]),
+        (("inapplicable", 0, "when"), {"rows.x": "== 1"}, ["does not measure `x`"]),
+        (("inapplicable", 0, "because"), "{rows.x}", ["does not measure `x`"]),
     ],
 )
 def test_a_problem_outside_the_layers_is_named_by_its_place(

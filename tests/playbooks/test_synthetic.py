@@ -20,6 +20,8 @@ def test_case_ends_as_it_must(name: str, verdict_of: Callable[..., Verdict]) -> 
     assert (verdict.outcome, cause) == (case.outcome, case.cause), reasons
     assert {name: found.get(name) for name in case.checks} == dict(case.checks)
     assert case.says in verdict.headline
+    claims = [finding.claim for finding in verdict.findings]
+    assert [claim for claim in claims if "unknown" in claim] == [], "a number that is not there"
     assert case.twin_of not in {finding.cause for finding in verdict.findings}
     if case.first_bad is not None:
         first, last = case.first_bad

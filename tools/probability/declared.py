@@ -34,6 +34,7 @@ SHOWN = (
     "max_grad_norm",
     "entropy_coef",
     "use_vllm",
+    "eval_strategy",
     "bf16",
     "fp16",
     "logging_steps",
@@ -51,6 +52,8 @@ class Declared(Metrics):
     low_precision: bool | None
     beta: float | None
     max_grad_norm: float | None
+    evaluates: bool | None
+    """Whether evaluations are run during training (`eval_strategy`)."""
     entropy_coefficient: float | None
     loss_from_rollouts: bool
     """False where a loss type is stated whose value does not follow from rollouts alone."""
@@ -79,6 +82,7 @@ def read_declared(run: Run) -> Measured[Declared]:
         low_precision=True if True in low else None if None in low else False,
         beta=config.number("beta"),
         max_grad_norm=config.number("max_grad_norm"),
+        evaluates=None if (when := config.text("eval_strategy")) is None else when != "no",
         entropy_coefficient=config.number("entropy_coef"),
         loss_from_rollouts=loss is None or (loss in KNOWN and loss not in OF_LOG_PROBS),
         temperature=config.number("temperature"),

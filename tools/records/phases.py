@@ -9,7 +9,7 @@ import numpy as np
 from firstbad.tools.cut import is_cut
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Scalar, Table
-from firstbad.tools.records.prompts import prompt_change, prompts_of_groups
+from firstbad.tools.records.prompts import prompt_changes, prompts_of_groups
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import total_reward
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
@@ -43,7 +43,7 @@ class Phases(Metrics):
     n_settings: int
     """Changes of settings at a step."""
     n_prompts: int
-    """1 where the mix of prompts changes for good, else 0."""
+    """Changes of the mix of prompts."""
     last_step: int | None
     """Step of the last of them."""
 
@@ -94,7 +94,7 @@ def _changes(run: Run, batches: list[RolloutBatch]) -> dict[int, _Said]:
     for event in run.events:
         if event.kind in KINDS and event.step is not None:
             found.setdefault(event.step, []).append((event.kind, event.text))
-    if (at := prompt_change(batches)) is not None:
+    for at in prompt_changes(batches):
         found.setdefault(batches[at].step, []).append(("prompts", "the prompts are others"))
     return found
 

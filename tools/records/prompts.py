@@ -14,6 +14,12 @@ SDS, SHARE = 5.0, 0.1
 """Spreads of a step, and share of the level, by which prompts differ where they changed."""
 AROUND, BESIDE = 5, 10
 """Steps from one on whose prompts are held against those of the steps before it."""
+APART, FEWEST = 0.9, 20
+"""Chance that a prompt of the steps from one on is longer than one of those before it (or shorter)
+from which they are of another kind; and different prompts that each side must have. Prompts drawn
+from one mix stay near 0.5 whatever their spread."""
+ALIKE = 0.8
+"""... below which the two halves of a side are of one kind: above it, prompts drift there."""
 MORE_WORDS, MORE_PROMPTS = 0.1, 0.3
 """Shares of words, and of prompts, beyond the usual from which they are others."""
 
@@ -29,6 +35,11 @@ class Prompts(Dated):
     words_after: float | None
     new_words_share: float | None
     """Of the words after the change: not seen before it."""
+    apart: float | None
+    """Largest chance that a prompt of ten steps is longer, or shorter, than one of the ten before;
+    None with less than 20 prompts on a side."""
+    n_changes: int
+    """Steps at which prompts change for good."""
     changed: bool
     steps_off: int | None
     """Steps between that change and the step that was asked about; None without either."""
@@ -41,7 +52,9 @@ def compare_prompts(
     """A lasting change of the prompt mix, and how far it lies from another change.
 
     The mix is followed by the mean number of words and of characters per prompt; a change counts
-    when the levels differ by more than `sds` spreads of a step and by more than `share`.
+    when the levels differ by more than `sds` spreads of a step and by more than `share`. It also
+    counts where nearly every prompt of the next ten steps is longer, or shorter, than those of the
+    ten before: phases that follow each other widen the spread of both sides.
 
     Cannot tell: a change of difficulty between prompts that look alike.
     """
@@ -51,20 +64,26 @@ def compare_prompts(
     w, characters = _sizes(batches)
     steps = [b.step for b in batches]
     at, spreads, changed = _change(w, characters, sds, share)
+    parted, apart = _parted(batches)
+    if parted and not changed:
+        at, changed = parted[0], True
     fresh = None
     if at is not None:
         old = {t for b in batches[:at] for p in set(b.prompts) for t in p.split()}
         new = [t for b in batches[at:] for p in set(b.prompts) for t in p.split()]
         fresh = round(float(np.mean([t not in old for t in new])), 6) if new else None
     bad = changed and at is not None
+    first, last = _beside(parted, at, len(batches)) if at is not None else (0, len(batches))
     distinct = len({p for b in batches for p in b.prompts})
     metrics = Prompts(
         n_steps=len(batches),
         n_distinct=distinct,
         shift_sds=round(min(spreads, 1e6), 4),
-        words_before=round(float(w[:at].mean()), 3) if at else None,
-        words_after=round(float(w[at:].mean()), 3) if at else None,
+        words_before=round(float(w[first:at].mean()), 3) if at else None,
+        words_after=round(float(w[at:last].mean()), 3) if at else None,
         new_words_share=fresh,
+        apart=apart,
+        n_changes=len({*parted, *([at] if changed and at not in parted else [])}),
         changed=changed,
         steps_off=abs(steps[at] - at_step) if bad and at and at_step is not None else None,
         last_good_step=steps[at - 1] if bad and at else None,
@@ -76,6 +95,8 @@ def compare_prompts(
             f"; prompts change at step {steps[at]}: {metrics.words_before:.1f} -> "
             f"{metrics.words_after:.1f} words"
         )
+        if others := [steps[i] for i in parted if i != at]:
+            text += f", and at step {', '.join(map(str, others))}"
     table = Table(
         title="prompts before and after the change",
         columns=("before", "after"),
@@ -86,7 +107,14 @@ def compare_prompts(
         if bad and at
         else (),
     )
-    return Measured(metrics, text, tables=(table,) if table.rows else (), signal="mix of prompts")
+    told = [steps[i] for i in parted] or ([steps[at]] if bad and at else [])
+    return Measured(
+        metrics,
+        text,
+        tables=(table,) if table.rows else (),
+        signal="mix of prompts",
+        quote=f"They change at step {', '.join(map(str, told))}." if told else "",
+    )
 
 
 def other_prompts_at(run: Run, step: int) -> bool | None:
@@ -131,12 +159,54 @@ def prompts_of_groups(batch: RolloutBatch) -> list[str]:
     return [first[group] for group in sorted(first)]
 
 
-def prompt_change(batches: list[RolloutBatch]) -> int | None:
-    """Index of the first batch with other prompts; None where they do not change for good."""
+def prompt_changes(batches: list[RolloutBatch]) -> list[int]:
+    """Indices of the batches from which on prompts are others for good, in order."""
     if not batches:
-        return None
+        return []
+    parted, _ = _parted(batches)
     at, _, changed = _change(*_sizes(batches), SDS, SHARE)
-    return at if changed else None
+    near = at is None or any(abs(at - i) <= BESIDE for i in parted)
+    return sorted([*parted, *([at] if changed and at is not None and not near else [])])
+
+
+def _parted(batches: list[RolloutBatch]) -> tuple[list[int], float | None]:
+    """Batches at which prompts of another length begin, and the largest chance: see `APART`."""
+    asked = [set(batch.prompts) for batch in batches]
+    chances: dict[int, float] = {}
+    drifts: dict[int, float] = {}
+    for i in range(AROUND, len(asked) - AROUND + 1):
+        before, after = asked[max(0, i - BESIDE) : i], asked[i : i + BESIDE]
+        if min(len(set().union(*before)), len(set().union(*after))) >= FEWEST:
+            chances[i] = _apart(before, after)
+            halves = ((side[: len(side) // 2], side[len(side) // 2 :]) for side in (before, after))
+            drifts[i] = max(_apart(*half) for half in halves)
+    found: list[int] = []
+    for i in sorted((i for i, c in chances.items() if c >= APART), key=lambda i: -chances[i]):
+        near = range(max(AROUND, i - AROUND), min(i + AROUND, len(asked) - 1) + 1)
+        at = max(near, key=lambda j: _apart(asked[max(0, j - BESIDE) : j], asked[j : j + BESIDE]))
+        if drifts[i] < ALIKE and all(abs(at - other) > AROUND for other in found):
+            found.append(at)
+    return sorted(found), round(max(chances.values()), 4) if chances else None
+
+
+def _apart(before: list[set[str]], after: list[set[str]]) -> float:
+    """Chance, of 0.5 to 1, that a prompt of one side is longer than one of the other.
+
+    A prompt that is asked again counts once: a few that come round are no phase.
+    """
+    old = np.sort([len(p.split()) for p in set().union(*before)])
+    new = np.array([len(p.split()) for p in set().union(*after)])
+    below = np.searchsorted(old, new, "left") + np.searchsorted(old, new, "right")
+    longer = float(below.mean()) / (2 * len(old))
+    return max(longer, 1 - longer)
+
+
+def _beside(parted: list[int], at: int, n: int) -> tuple[int, int]:
+    """First batch of the stretch before a change, and the end of the one after it."""
+    return (
+        max((i for i in parted if i < at), default=0),
+        min((i for i in parted if i > at), default=n),
+    )
 
 
 def _sizes(batches: list[RolloutBatch]) -> tuple[FloatArray, FloatArray]:

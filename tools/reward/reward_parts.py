@@ -98,7 +98,7 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
     constant = _constant(parts, steps, outcome)
     scale, scale_at, scale_name = _scale(parts)
     turned = min((at for p in parts if (at := _turned(p)) is not None), default=None)
-    outlier, rows, outlier_at = _outlier(run, parts)
+    outlier, rows, outlier_at, outlier_name = _outlier(run, parts)
     weights = reward_weights(run, len(parts))
     third = max(1, len(steps) // 3)
     by_name = {p.name: p for p in parts}
@@ -165,7 +165,21 @@ def measure_reward_parts(run: Run) -> Measured[Parts]:
         tables=(table,),
         window=(steps[0], steps[-1]),
         signal="single reward parts",
+        quote=_which(
+            (scale_name if scale_at is not None else ""),
+            *(p.name for p in parts if _turned(p) is not None),
+            outlier_name,
+            *(p.name for p in parts if np.isinf(rows_of.part(p.name)).any()),
+        ),
     )
+
+
+def _which(*names: str) -> str:
+    """The parts that changed, as a sentence; empty where none did."""
+    told = [f"`{name}`" for name in dict.fromkeys(names) if name]
+    if not told:
+        return ""
+    return f"It is {told[0]}." if len(told) == 1 else f"They are {', '.join(told)}."
 
 
 def _part(rows: RowTable, name: str) -> _Part:
@@ -254,8 +268,8 @@ def _factor(a: float, b: float) -> float:
     return max(a, b) / min(a, b) if min(a, b) > 0 else 1.0
 
 
-def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
-    """Largest weighted value over the usual size of the total, rows that hold such, first index.
+def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None, str]:
+    """Largest weighted value over the usual size of the total, rows, first index, and its part.
 
     What a part gives both in the first fifth of the run and later is how it was built; a value of
     one side alone is held against the other. What many of the early steps hold was learned away.
@@ -269,7 +283,7 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
         usual[side] = max(
             sum(w * _usual(p, ~side) for w, p in zip(weights, parts, strict=True)), 1e-9
         )
-    best, rows, at = 1.0, 0, None
+    best, rows, at, name = 1.0, 0, None, ""
     for weight, part in zip(weights, parts, strict=True):
         values = weight * part.largest
         known = np.where(early, values[~early].max(), values[early].max())
@@ -280,9 +294,10 @@ def _outlier(run: Run, parts: list[_Part]) -> tuple[float, int, int | None]:
         if over.any():
             first = int(np.argmax(over))
             at = first if at is None else min(at, first)
-            best = max(best, float((values / usual)[over].max()))
+            largest = float((values / usual)[over].max())
+            best, name = max((best, name), (largest, part.name))
             rows += int(part.extreme[over].sum())
-    return best, rows, at
+    return best, rows, at, name
 
 
 def _usual(part: _Part, side: BoolArray) -> float:

@@ -1,4 +1,4 @@
-"""The three states of an incident: last good, first bad and one after, as they were captured."""
+"""The three states around a change: before it, at it and one after, as they were captured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.tokens import completion_end
 
-NAMES = ("last good", "first bad", "one after")
+NAMES = ("before the change", "at the change", "one after")
 
 
 class States(Metrics):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import Checkpoint, Run
 from synthetic.torch_files import adam_state, save_torch
 
@@ -16,6 +20,7 @@ TOOL = "compare_group_rates"
 
 MakeRun = Callable[..., Run]
 Measure = Callable[..., dict[str, Any]]
+Measured = Callable[..., Evidence]
 Saved = Callable[..., Checkpoint]
 
 
@@ -97,3 +102,28 @@ def test_groups_of_another_optimizer_are_left_out(
     save_torch(folder / "optimizer.pt", state)
     found = measure(TOOL, make_run(checkpoints=(Checkpoint(20, folder, ("optimizer.pt",), 20),)))
     assert (found["n_groups"], found["factor"]) == (1, 1.0)
+
+
+def test_the_tensors_of_the_fast_group_are_named_where_their_shape_is_their_own(
+    make_run: MakeRun, evidence: Measured, saved: Saved
+) -> None:
+    checkpoint = saved(20, 1e-4, 1e-4, 0.03)
+    header = {
+        "embed": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        "head": {"dtype": "F32", "shape": [2, 3], "data_offsets": [16, 40]},
+    }
+    text = json.dumps(header).encode()
+    data = struct.pack("<Q", len(text)) + text + bytes(40)
+    (checkpoint.path / "model.safetensors").write_bytes(data)
+    named = replace(checkpoint, files=(*checkpoint.files, "model.safetensors"))
+    assert evidence(TOOL, make_run(checkpoints=(named,))).quote == (
+        "The group holds 1 tensor: `embed` (4)."
+    )
+
+
+def test_a_shape_of_several_tensors_names_none(
+    make_run: MakeRun, evidence: Measured, saved: Saved
+) -> None:
+    found = evidence(TOOL, make_run(checkpoints=(saved(20, 1e-4, 1e-4, 0.03),)))
+    assert found.quote == "The group holds 1 tensor: 1 of shape 4."
+    assert evidence(TOOL, make_run(checkpoints=(saved(40, 1e-4, 1e-4),))).quote == ""

@@ -124,3 +124,40 @@ def test_order_of_groups_step_numbers_and_wording_do_not_matter(
 
     after = measure(TOOL, changed.shift_steps(changed.rebatch(run, change), by))
     assert after == changed.dates_moved(before, by)
+
+
+def phase_of(step: int, group: int) -> str:
+    """A curriculum: three digits, then four or five, then six."""
+    digits = 3 if step < 31 else 4 + (step + group) % 2 if step < 66 else 6
+    return f"sort {step}.{group} : " + " ".join("7" * digits)
+
+
+def test_phases_that_follow_each_other_are_told_apart(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # Over the whole run the middle phase widens both sides, so that no one level shift is clear.
+    found = measure(TOOL, make_run(rollouts=draw(batch, 100, phase_of)))
+    assert (found["changed"], found["n_changes"], found["apart"]) == (True, 2, 1.0)
+    assert (found["last_good_step"], found["first_bad_step"]) == (30, 31)
+    assert (found["words_before"], found["words_after"]) == (6.0, 7.5)
+
+
+def test_a_mix_that_stays_is_one_kind_however_wide_it_is(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    def mixed(step: int, group: int) -> str:
+        return f"sort {step}.{group} : " + " ".join("7" * (3 + 3 * ((step * 7 + group * 5) % 4)))
+
+    found = measure(TOOL, make_run(rollouts=draw(batch, 100, mixed)))
+    assert (found["changed"], found["n_changes"]) == (False, 0)
+    assert found["apart"] < 0.6
+    few = measure(TOOL, make_run(rollouts=draw(batch, 100, phase_of, groups=1)))
+    assert few["apart"] is None  # ten prompts on a side tell too little
+
+
+def test_a_few_prompts_that_come_round_are_no_phases(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    rows = draw(batch, 100, lambda s, g: "sort :" + " 7" * (3 + (s // 10) % 2 * 4))
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert (found["changed"], found["apart"]) == (False, None)

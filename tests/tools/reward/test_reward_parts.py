@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstbad.tools.evidence import Evidence
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "measure_reward_parts"
@@ -289,3 +290,15 @@ def test_a_part_that_wanders_over_0_turns_nothing(simulate: MakeRun, measure: Me
         d.rewards["format"] = d.rewards["format"] + 0.5 - d.step / 60
 
     assert not measure(TOOL, simulate(1, edit=wanders))["part_turned"]
+
+
+def test_the_part_that_changed_is_named(
+    simulate: MakeRun, evidence: Callable[..., Evidence]
+) -> None:
+    def scale(d: SimpleNamespace) -> None:
+        d.rewards["format"] = d.rewards["format"] * 10
+
+    wide = evidence(TOOL, simulate(1, edit=from_step(ONSET, scale)))
+    far = evidence(TOOL, simulate(1, size=16, edit=outlier([3], 500.0, ONSET)))
+    assert (wide.quote, far.quote) == ("It is `format`.", "It is `format`.")
+    assert evidence(TOOL, simulate(1)).quote == ""

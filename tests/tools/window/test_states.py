@@ -51,7 +51,8 @@ def test_three_states_lie_side_by_side(run: Run) -> None:
     assert (m.n_states, m.last_good_kept, m.first_bad_kept, m.after_kept) == (3, 30, 40, 41)
     assert (m.steps_unseen, m.alarm_step, m.alarm_late_by, m.same_batch) == (9, 40, 7, False)
     (table,) = found.tables
-    assert table.columns == ("of the step", "last good (30)", "first bad (40)", "one after (41)")
+    sides = ("before the change (30)", "at the change (40)", "one after (41)")
+    assert table.columns == ("of the step", *sides)
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["batch"] == ("b1", "b2", None)
     assert rows["gradient norm before clipping"] == (None, 9.0, None)

@@ -1,0 +1,68 @@
+"""Levels that a complaint names, and what is no move: `from the 30s to the 20s`, `is at 12 %`."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = (
+    r"(?:(?:the |about |around |low |mid |high |early |late |[~≈]){0,3}[- ]?)"
+    r"(\d+(?:\.\d+)?)(?:s\b)?\s?(%|percent)?"
+)
+_FROM_TO = re.compile(rf"(?<![\d.]){_NUMBER}\s*(?:\bto\b|->|→|到)\s*{_NUMBER}")
+_MOVED = re.compile(
+    r"\b(?:went|goes|gone|going|moved|moves|changed|changes|is down|is up|fell|rose|dropped"
+    r"|jumps|jumped)"
+    r"\s+(?:\w+\s+)?(?:from\s*)?$|(?:从)$"
+)
+_UP = r"(?:grow|ris|increas|climb)\w*|go(?:es)? (?:up|(?:any )?higher)"
+_DOWN = r"(?:drop|fall|decreas|declin|collaps|shrink)\w*|go(?:es)? down"
+_NOT = r"\b(?:not|n't|never|no longer|won't|will not|can't|cannot|hardly|barely)\s+(?:\w+\s+)?"
+_NOT_UP = re.compile(rf"{_NOT}(?:{_UP})(?![a-z])|\bno (?:rise|gain|increase)\b")
+_NOT_DOWN = re.compile(rf"{_NOT}(?:{_DOWN})(?![a-z])|\bno (?:drop|fall|decrease)\b")
+_BELOW = re.compile(r"\bjump\w* (?:below|under)\b")
+
+_SETTING = re.compile(
+    r"\b(?:with|at) (?:(?:this|the same|that|a|the) )?(?:learning rate|lr|kl (?:loss|penalty))"
+    r"(?: of)?(?: [\d.e-]*\d)?|\bno kl (?:term|penalty|loss)"
+)
+"""What was set, and does not move."""
+_OF_RUN = re.compile(
+    r"\b(?:run|training|job|model|policy) (?:dies|died|crash\w*|bl(?:ows|ew) up|explod\w+"
+    r"|collaps\w+)"
+)
+
+LEAD = 40
+"""Characters before "from A to B" in which the word that something moved is looked for."""
+
+LEVEL = re.compile(
+    r"\b(?:at|about|around)\s+~?(?:\d*\.\d*[1-9]|\d+\s?%)"  # "at 66" may be a step
+    r"|\b(?:is|are|was|were|sits?|stands?|averages?|starts?)\s+"
+    r"(?:(?:at|about|around|only|roughly|still|over"
+    r"|under)\s+)*~?(?!0(?:\.0+)?(?![\d.]))(?!\d+(?:st|nd|rd|th)\b)\d[\d.]*"
+    r"|\b(?:went|goes|gone) to \d|\b(?:is|are) (?:still )?not (?:0|zero)\b|\bnear 0\b"
+)
+"""A signal that is said to be at a level: `KL is about 30`, `accuracy at 12%`."""
+
+
+def plainly(clause: str) -> str:
+    """The clause with moves in plain words: what is denied is no move, and "from A to B" is one.
+
+    "does not grow" is a plateau, "did not fall" is fine, "went from 70 to 20" fell. Numbers without
+    a word that says that they moved may be steps and stay as they are.
+    """
+    clause = _NOT_DOWN.sub(" fine ", _NOT_UP.sub(" plateau ", clause))
+    clause = _SETTING.sub(" ", clause)
+    clause = _BELOW.sub("below", clause)
+    for match in _FROM_TO.finditer(clause):
+        before, unit, after, unit_after = match.groups()
+        lead = clause[: match.start()]
+        said = _MOVED.search(lead[-LEAD:]) or unit or unit_after
+        if said and float(before) != float(after):
+            move = "fell" if float(after) < float(before) else "rose"
+            return f"{lead} {move} {clause[match.end() :]}"
+    return clause
+
+
+def without_run(clause: str) -> str:
+    """The clause without what it says of the run as a whole: "KL grows and the run dies"."""
+    return _OF_RUN.sub(" ", clause)
