@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.evidence import Metrics
+from firstbad.tools.judge_breaks import broke
 from firstbad.tools.probability.ratios import ENGINE
 from firstbad.tools.readers.aliases import UNKNOWN
 from firstbad.tools.registry import Measured, tool
@@ -31,7 +32,7 @@ class Stock(Metrics):
     gold: bool
     """Right answers stand beside the rollouts, or were found for them."""
     judged: bool
-    """They are there, or a judge of the user's was asked."""
+    """They are there, or a judge of the user's was asked and did not break."""
     captures: int
     settings: bool
     """Settings of the trainer are there."""
@@ -67,7 +68,7 @@ def take_stock(run: Run) -> Measured[Stock]:
         advantage_steps=len(run.rollouts.steps) if advantages else 0,
         rows_missing=rows_complete(run) is False,
         gold=gold,
-        judged=gold or run.judge is not None,
+        judged=gold or (run.judge is not None and not broke(run.judge)),
         captures=len(run.captures.steps),
         settings=trainer,
         updates_known=updates_per_batch(run) is not None,
