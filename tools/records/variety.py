@@ -60,7 +60,8 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
     Chance: drawing from as many distinct prompts as the run shows.
 
     Cannot tell: a sampler that gives every rank the same prompts, from the first step on, from a
-    group that is sampled in blocks by design; equal seeds where prompts differ and completions do not (see `read_rollouts`).
+    group that is sampled in blocks by design; equal seeds where prompts differ and completions do
+    not (see `read_rollouts`).
     """
     batches = list(run.rollouts.batches())
     if not batches:
