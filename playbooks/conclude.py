@@ -149,6 +149,7 @@ def conclude(
                 unanswered if not findings and closed_at is None else [],
                 findings[0] if findings else None,
                 [r.id for r in layers if r.outcome == "fail"],
+                book.longer,
             )
         )
     )
@@ -189,7 +190,7 @@ def conclude(
         ),
         waivers=tuple(waivers),
         not_checked=(
-            *_not_checked(by_check, checks, seen, ask),
+            *_not_checked(by_check, checks, seen, ask, book.longer),
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
@@ -223,6 +224,7 @@ def _not_checked(
     checks: Sequence[CheckResult],
     seen: Seen,
     ask: Ask,
+    longer: str,
 ) -> Iterable[NotChecked]:
     """Checks that were not read or decided nothing: why, and what would decide them."""
     for result in checks:
@@ -232,7 +234,7 @@ def _not_checked(
         if result.outcome == "inconclusive" and result.reason != "tool_error":
             check = by_check[result.layer, result.check]
             asked = requests_of(
-                check, seen, layer=result.layer, framework=ask.framework, run=ask.run
+                check, seen, layer=result.layer, framework=ask.framework, run=ask.run, longer=longer
             )
         yield NotChecked(
             layer=result.layer,
@@ -250,6 +252,7 @@ def _requests(
     unanswered: Sequence[Open],
     leading: Finding | None,
     failed: Sequence[str],
+    longer: str,
 ) -> Iterable[Request]:
     """What would close an open layer, settle the complaint, or make the leading finding surer.
 
@@ -267,7 +270,7 @@ def _requests(
             open_ = result.strength not in ("direct", "certified") and _lacks(check, seen)
         if open_ or f"{result.layer}.{result.check}" in wanted:
             yield from requests_of(
-                check, seen, layer=result.layer, framework=ask.framework, run=ask.run
+                check, seen, layer=result.layer, framework=ask.framework, run=ask.run, longer=longer
             )
     for each in unanswered:
         yield from request_of(each, ask.run)
@@ -304,6 +307,7 @@ def _requests_beyond(
                 layer=r.layer,
                 framework=ask.framework,
                 run=ask.run,
+                longer=loaded.playbook.longer,
             )
         ]
         if found:
