@@ -11,6 +11,7 @@ import pytest
 
 from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.results import Verdict
+from plurals_in import false_plurals
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def keep_first(run: Path, steps: int) -> None:
 def told(run: Path) -> Verdict:
     done = investigate(str(run), out=run.parent / "incidents")
     assert isinstance(done, Finished)
+    assert not false_plurals(done.incident.markdown_file.read_text(encoding="utf-8"))
     return done.verdict
 
 
