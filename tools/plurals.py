@@ -10,12 +10,14 @@ _NOUNS = (
     "check|checkpoint|signal|second|sample|probe|part|pair|layer|key|fault|evaluation|error|byte|"
     "batch|batches|answer|warning|parameter|tool|call|dump|deviation|record|limit|objective|state|"
     "operation|phase|piece|character|norm|ratio|mean|incident|folder|failure|cell|word|nat|"
-    "difference|score|event|launch|launches|process|processes|expert|clamp|hit|weight"
+    "difference|score|event|launch|launches|process|processes|expert|clamp|hit|weight|one|factor|sum|"
+    "statement|advantage|log-ratio|question|note"
 )
 _BEFORE = (
     "captured|recorded|logged|whole|distinct|sampled|saved|stored|further|other|more|new|judged|"
     "optimizer|accumulation|scoring|prompt|completion|token|gradient|trainable|trained|weight|"
-    "rollout|standard|later|cut|finished|failed|model|plain|watched|measured"
+    "rollout|standard|later|cut|finished|failed|model|plain|watched|measured|"
+    "sound|outlier|output|tool|log|plain|single|odd|good|bad"
 )
 _ONE = re.compile(
     r"(?<![\w.,/%`:-])(?<!step )(?<!steps )(?<!layer )(?<!epoch )(?<!rank )(?<!places )(?<!to )"
