@@ -174,6 +174,26 @@ class Incident:
         except (OSError, ValueError) as error:
             raise UserError(f"`{path}` cannot be read: {error}") from error
 
+    def remove_damaged(self) -> tuple[str, ...]:
+        """Remove evidence that is no JSON, as a crash leaves it: cut short, or filled with NUL.
+
+        It can be measured again from the run. What is JSON and no record of evidence was changed by
+        somebody: it stays, and is refused where it is read. Returns the ids of what was removed.
+        """
+        removed = []
+        for evidence_id in self.evidence_ids():
+            path = self.evidence_folder / f"{evidence_id}.json"
+            try:
+                json.loads(path.read_bytes())
+            except ValueError:
+                path.unlink()
+                removed.append(evidence_id)
+            except (OSError, RecursionError):  # no crash leaves that
+                continue
+        if removed:
+            self.log("damaged", evidence=removed)
+        return tuple(removed)
+
     def save_evidence(self, evidence_id: str, text: str) -> None:
         """Write one piece of evidence.
 

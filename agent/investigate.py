@@ -17,7 +17,7 @@ from firstbad.agent.graph import build, steps_allowed
 from firstbad.agent.incident import Incident, IncidentRecord
 from firstbad.agent.judge import JudgeOrder, check_order, check_resumed
 from firstbad.agent.nodes import Nodes
-from firstbad.agent.progress import OnProgress, silent
+from firstbad.agent.progress import OnProgress, Progress, silent
 from firstbad.agent.reading import playbook_of, verdict_of, waivers_in
 from firstbad.agent.remarks import remarks
 from firstbad.agent.runs import absolute, open_ref
@@ -104,6 +104,7 @@ def investigate(
         if resume is not None:
             _add_waivers(incident, waivers)
             incident.log("resumed")
+            _remove_damaged(incident, on_progress)
         return _walk(incident, run, interactive, answer, on_progress)
 
 
@@ -162,6 +163,14 @@ def _add_waivers(incident: Incident, waivers: Sequence[Waiver]) -> None:
     incident.change(waivers=[w.model_dump() for w in merged(old, waivers)])
     for waiver in waivers:
         incident.log("waiver", layer=waiver.layer, reason=waiver.reason)
+
+
+def _remove_damaged(incident: Incident, tell: OnProgress) -> None:
+    """Evidence that a crash cut short is measured again; one line says so."""
+    if removed := incident.remove_damaged():
+        named = ", ".join(removed[:3]) + (", ..." if len(removed) > 3 else "")
+        what = f"evidence that a crash left half written ({named}) is measured again"
+        tell(Progress("repaired", what))
 
 
 def _walk(

@@ -24,6 +24,7 @@ from firstbad.agent.plain import plain
 from firstbad.agent.progress import OnProgress, Progress, silent
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
+from firstbad.tools.judge_breaks import longest_equal
 from firstbad.tools.judge_scores import JudgeScores
 from firstbad.tools.run import RolloutBatch, Run
 
@@ -32,6 +33,8 @@ ROWS = 4000
 EARLIEST = 300
 ROWS_EACH = 500
 """Rows of a batch."""
+AGAIN = 20
+"""Most rows of either kind that are asked about a second time, in the end."""
 ANSWER_BYTES = 4096
 """What the answer for one row may take, on the average of a batch."""
 LINES_EACH = 4
@@ -148,8 +151,20 @@ def ask_judge(run: Run, order: JudgeOrder, handle: str, tell: OnProgress = silen
             f"--judge: {_why(last, counts, said)}; mend it, then go on with: "
             f"firstbad investigate --resume {handle}"
         )
+    answered = {name: (b, row) for b, row in rows if (name := _id(b.step, row)) in said}
+    left = min(order.batch_seconds, end - time.monotonic())
+    if left > 0:
+        again = to_ask_again({n: said[n]["score"] for n in answered if "score" in said[n]})
+        tell(Progress("asked", f"asking the judge again about {len(again)} rows"))
+        batch = [answered[name] for name in again]
+        last = ask(words, _lines(batch), seconds=left, most_bytes=ANSWER_BYTES * len(batch))
+        second = dict[str, dict[str, Any]]()
+        _take(last, set(again), second, Counter())
+        for name, answer in second.items():
+            if "score" in answer:
+                said[name]["again"] = answer["score"]
     head = {"schema": 1, **{name: counts[name] for name in COUNTS}}
-    answers = ({"id": name, **said[name]} for b, r in rows if (name := _id(b.step, r)) in said)
+    answers = ({"id": name, **said[name]} for name in answered)
     return "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in (head, *answers))
 
 
@@ -160,6 +175,24 @@ def chosen(run: Run) -> list[tuple[RolloutBatch, int]]:
         return rows
     first, rest = rows[:EARLIEST], rows[EARLIEST:]
     return first + rest[:: math.ceil(len(rest) / (ROWS - EARLIEST))]
+
+
+def to_ask_again(scores: Mapping[str, float]) -> list[str]:
+    """Names of the rows whose second answer tells a judge that broke on the way from a sound one.
+
+    A judge that broke gives one score for all rows. Rows of the longest stretch with one score come
+    first: another score for them now says that it had broken there, for a time or at a place of
+    each batch. The earliest rows with any other score come last: that one for all of them now says
+    that it is broken since.
+
+    Args:
+        scores: first score by name, in the order in which the rows were asked about.
+    """
+    names, values = list(scores), list(scores.values())
+    start, stop = longest_equal(values)
+    stretch = names[start:stop]
+    others = [name for name in names if scores[name] != values[start]]
+    return stretch[:: math.ceil(len(stretch) / AGAIN)] + others[:AGAIN]
 
 
 def _id(step: int, row: int) -> str:
@@ -244,12 +277,14 @@ def read_answers(path: Path) -> JudgeScores:
         counts = {name: int(lines[0][name]) for name in COUNTS}
         scores = {key: float(line["score"]) for key, line in _keyed(lines[1:]) if "score" in line}
         errors = {key: str(line["error"]) for key, line in _keyed(lines[1:]) if "error" in line}
-        if not all(map(math.isfinite, scores.values())):
+        again = {key: float(line["again"]) for key, line in _keyed(lines[1:]) if "again" in line}
+        if not all(map(math.isfinite, (*scores.values(), *again.values()))):
             raise ValueError("a score is not finite")
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise UserError(f"`{path}` can't be read: {error}; remove it, then resume") from error
     digest = f"sha256:{hashlib.sha256(raw).hexdigest()[:16]}"
-    return JudgeScores(scores, errors, counts, Source(kind="judge", ref=path.name, digest=digest))
+    source = Source(kind="judge", ref=path.name, digest=digest)
+    return JudgeScores(scores, errors, counts, source, again)
 
 
 def _keyed(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[int, int], Any]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from firstbad.agent.console import is_terminal
 from firstbad.agent.plain import plain
-from firstbad.agent.progress import OnProgress, Progress, silent
+from firstbad.agent.progress import OnProgress, Progress
 
 STYLES = {"pass": "green", "fail": "bold red", "inconclusive": "yellow", "waived": "yellow"}
 
@@ -17,7 +17,7 @@ STYLES = {"pass": "green", "fail": "bold red", "inconclusive": "yellow", "waived
 def watching() -> Iterator[OnProgress]:
     """Where progress may be told; it goes away when the work is done, and the result stays."""
     if not is_terminal(sys.stderr):
-        yield silent
+        yield _only_repairs
         return
     from rich.console import Console
     from rich.live import Live
@@ -29,7 +29,9 @@ def watching() -> Iterator[OnProgress]:
         def show(progress: Progress) -> None:
             text = plain(progress.text, one_line=True)
             now = Text()
-            if progress.kind == "started":
+            if progress.kind == "repaired":
+                live.console.print(Text(text))
+            elif progress.kind == "started":
                 done.append(Text(f"incident {text}", style="dim"))
             elif progress.kind == "asked":
                 now = Text(text, style="dim")
@@ -46,3 +48,9 @@ def watching() -> Iterator[OnProgress]:
                 live.update(Text("\n").join([*done, now]))
 
         yield show
+
+
+def _only_repairs(progress: Progress) -> None:
+    """What a log should hold as well."""
+    if progress.kind == "repaired":
+        print(plain(progress.text, one_line=True), file=sys.stderr)

@@ -204,7 +204,12 @@ def question(
         request.model_dump(exclude={"layer"})
         for check in open_
         for request in requests_of(
-            check, seen, layer=layer.id, framework=ask.framework, run=ask.run
+            check,
+            seen,
+            layer=layer.id,
+            framework=ask.framework,
+            run=ask.run,
+            longer=loaded.playbook.longer,
         )
     ]
     return {"layer": layer.id, "reason": layer.reason, "requests": requests}

@@ -11,9 +11,10 @@ from typing import Literal
 class Progress:
     """One thing that happened."""
 
-    kind: Literal["started", "asked", "layer", "tool", "judged", "facts", "concluded"]
+    kind: Literal["started", "repaired", "asked", "layer", "tool", "judged", "facts", "concluded"]
     text: str
-    """Incident handle, rows that a judge has, layer's question, tool's name, why an outcome is."""
+    """Incident handle, what is measured again, rows that a judge has, layer's question, name of a
+    tool, why an outcome is."""
     layer: str | None = None
     number: str = ""
     outcome: str | None = None

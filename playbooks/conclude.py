@@ -161,6 +161,7 @@ def conclude(
                 findings[0] if findings else None,
                 [r.id for r in layers if r.outcome == "fail"],
                 ruled_out,
+                book.longer,
             )
         )
     )
@@ -203,7 +204,7 @@ def conclude(
         ),
         waivers=tuple(waivers),
         not_checked=(
-            *_not_checked(by_check, checks, seen, ask, ruled_out),
+            *_not_checked(by_check, checks, seen, ask, ruled_out, book.longer),
             *(NotChecked(layer=u.layer, check=u.check, why=u.why) for u in book.unbuilt),
         ),
         requests=requests,
@@ -245,6 +246,7 @@ def _not_checked(
     seen: Seen,
     ask: Ask,
     ruled_out: Reasons,
+    longer: str,
 ) -> Iterable[NotChecked]:
     """Checks that were not read or decided nothing: why, and what would decide them."""
     for result in checks:
@@ -259,7 +261,7 @@ def _not_checked(
         if result.outcome == "inconclusive" and result.reason != "tool_error":
             check = by_check[result.layer, result.check]
             asked = requests_of(
-                check, seen, layer=result.layer, framework=ask.framework, run=ask.run
+                check, seen, layer=result.layer, framework=ask.framework, run=ask.run, longer=longer
             )
         yield NotChecked(
             layer=result.layer,
@@ -279,6 +281,7 @@ def _requests(
     leading: Finding | None,
     failed: Sequence[str],
     ruled_out: Reasons,
+    longer: str,
 ) -> Iterable[Request]:
     """What would close an open layer, settle the complaint, or make the leading finding surer.
 
@@ -298,7 +301,7 @@ def _requests(
             open_ = result.strength not in ("direct", "certified") and _lacks(check, seen)
         if open_ or f"{result.layer}.{result.check}" in wanted:
             yield from requests_of(
-                check, seen, layer=result.layer, framework=ask.framework, run=ask.run
+                check, seen, layer=result.layer, framework=ask.framework, run=ask.run, longer=longer
             )
     for each in unanswered:
         yield from request_of(each, ask.run)
@@ -336,6 +339,7 @@ def _requests_beyond(
                 layer=r.layer,
                 framework=ask.framework,
                 run=ask.run,
+                longer=loaded.playbook.longer,
             )
         ]
         if found:

@@ -8,6 +8,7 @@ from firstbad.playbooks.gate import Seen, observe
 from firstbad.playbooks.loader import PLACE, QUOTE
 from firstbad.tools.numbers import is_step, percent
 from firstbad.tools.numbers import number as written
+from firstbad.tools.plurals import of_one
 
 
 def fill(text: str, seen: Seen) -> str:
@@ -29,4 +30,4 @@ def fill(text: str, seen: Seen) -> str:
             return seen[match[1]].quote if match[1] in seen else ""
         return number(f"{match[1]}.{match[2]}", match[0][1:-1].partition(":")[2])
 
-    return PLACE.sub(put, text).rstrip()
+    return of_one(PLACE.sub(put, text)).rstrip()

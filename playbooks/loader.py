@@ -189,7 +189,7 @@ def _check_names(check: Check, aliases: Aliases, order: list[str], layer: Layer)
         if pointer.onset is not None and pointer.onset not in aliases:
             yield f"no evidence `{pointer.onset}` so far{_offer(pointer.onset, aliases)}"
     for ask in check.request if isinstance(check.request, tuple) else ():
-        for measure in ask.unless:
+        for measure in (*ask.unless, *ask.in_every_step):
             yield from _measure(measure, aliases)
         if isinstance(ask.need, dict) and "default" not in ask.need:
             yield f"request `{next(iter(ask.need), '')}` has no `default` for other frameworks"

@@ -77,6 +77,9 @@ class Ask(Strict):
     unless: Bounds = {}
     """Bounds under which it is there already; an ask without them is for when nothing else is
     missing."""
+    in_every_step: Bounds = {}
+    """Bounds under which each step of a short run has it: then the playbook's `longer` is asked for
+    in its place."""
     new_run: bool = False
     """Only a new run can write it: the command then names NEW_RUN in the place of the run."""
 
@@ -282,6 +285,9 @@ class Playbook(Strict):
     they divide at that step and only they show a move; the first that fits."""
     about_step: tuple[Note, ...] = ()
     """Sentences about the step that a complaint names, said where their bounds hold."""
+    longer: str = ""
+    """What is asked for where a run holds what a check needs, in too few steps; with places for
+    numbers."""
     otherwise: Otherwise | None = None
     """What to ask for where the outcome is undetermined and no check has anything to ask for."""
     unbuilt: tuple[Unbuilt, ...] = ()

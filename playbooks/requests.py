@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from firstbad.playbooks.fill import fill
 from firstbad.playbooks.gate import Seen, all_hold
 from firstbad.playbooks.model import Ask, Check
 from firstbad.playbooks.results import Request
@@ -12,16 +13,25 @@ NEW_RUN = "NEW_RUN"
 """Stands in a command for a run that is yet to be made."""
 
 
-def requests_of(check: Check, seen: Seen, *, layer: str, framework: str, run: str) -> list[Request]:
+def requests_of(
+    check: Check, seen: Seen, *, layer: str, framework: str, run: str, longer: str = ""
+) -> list[Request]:
     """One request for each kind of evidence that is missing.
 
-    An ask without `unless` is for when nothing else is missing.
+    An ask without `unless` is for when nothing else is missing. What every step of a short run has
+    is not missing: `longer`, once, asks for more steps.
     """
+
+    def need_of(ask: Ask) -> tuple[str, bool]:
+        if longer and ask.in_every_step and all_hold(ask.in_every_step, seen):
+            return fill(longer, seen), True
+        return _need(ask, framework), ask.new_run
+
     asks = (Ask(need=check.request),) if isinstance(check.request, str) else check.request
     missing = [ask for ask in asks if ask.unless and not all_hold(ask.unless, seen)]
-    needs = {_need(ask, framework): ask.new_run for ask in missing}
+    needs = dict(map(need_of, missing))
     if not any(needs):
-        needs = {_need(ask, framework): ask.new_run for ask in asks if not ask.unless}
+        needs = dict(need_of(ask) for ask in asks if not ask.unless)
     return [
         Request(
             layer=layer,

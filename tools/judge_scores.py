@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ class JudgeScores:
     """`asked` rows, and of its answers those `not_finite`, `unknown`, `twice`, `unreadable`;
     `batches` and of them `timeouts`, `crashes` and `too_long` ones."""
     source: Source
+    again: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Second scores, of the few rows that it was asked about once more in the end."""
 
     def of(self, step: int, rows: int) -> npt.NDArray[np.float64]:
         """(R,) scores of the rows of a step, NaN where there is none."""

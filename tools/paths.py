@@ -13,6 +13,7 @@ from stat import S_ISREG
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
+from firstbad.tools.plurals import of_one
 from firstbad.tools.run import Note, Run
 
 LIMIT_BYTES = 512 * 2**20
@@ -110,7 +111,7 @@ class Root:
 
     def note(self, code: str, text: str) -> None:
         """Remember something for the user, once; names in it may hold line ends."""
-        found = Note(code, " ".join(text.split())[:_LONGEST_NOTE])
+        found = Note(code, of_one(" ".join(text.split()))[:_LONGEST_NOTE])
         if found in self.notes:
             return
         self.notes.append(found)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from firstbad import __version__
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.evidence import Evidence, Metrics, Origin, Scalar, Source, StepWindow, Table
+from firstbad.tools.plurals import of_one
 from firstbad.tools.run import Run
 from firstbad.tools.used import Watched
 
@@ -282,7 +283,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
             **common,
             status="no_data",
             sources=watched.files(),
-            summary=str(missing),
+            summary=of_one(str(missing)),
             seconds=time.perf_counter() - started,
         )
     except ToolInputError:
@@ -305,9 +306,9 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         tables=measured.tables,
         sources=watched.files(measured.sources),
         window=StepWindow(first=window[0], last=window[1]) if window else None,
-        summary=measured.summary,
+        summary=of_one(measured.summary),
         signal=measured.signal,
         origin=measured.origin,
-        quote=measured.quote,
+        quote=of_one(measured.quote),
         seconds=time.perf_counter() - started,
     )

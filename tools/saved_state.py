@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +32,9 @@ class ParameterGroup:
     """Settings that some parameters share, as they stand for the step after the checkpoint."""
 
     learning_rate: float | None
+    """None where there is none, or none that an update can use."""
+    unusable_rate: float | None
+    """A rate that is below 0, not finite, or beyond any use, where that is what it holds."""
     betas: tuple[float, float] | None
     eps: float | None
     weight_decay: float | None
@@ -134,8 +138,11 @@ def _parameter(
 def _group(settings: Mapping[object, object]) -> ParameterGroup:
     found = _numbers(settings.get("betas"))
     betas = (found[0], found[1]) if len(found) == 2 else None
+    rate = _plain(settings.get("lr"))
+    usable = rate is None or 0 <= rate < _LARGEST  # NaN is neither
     return ParameterGroup(
-        learning_rate=_number(settings.get("lr")),
+        learning_rate=rate if usable else None,
+        unusable_rate=None if usable else rate,
         betas=betas,
         eps=_number(settings.get("eps")),
         weight_decay=_number(settings.get("weight_decay")),
@@ -145,11 +152,20 @@ def _group(settings: Mapping[object, object]) -> ParameterGroup:
 
 def _number(value: object) -> float | None:
     """A finite number, also one that is stored as a tensor."""
+    number = _plain(value)
+    return number if number is not None and abs(number) < _LARGEST else None  # NaN is not below it
+
+
+def _plain(value: object) -> float | None:
+    """Any number, also one that is stored as a tensor; one too large for a float is infinite."""
     if isinstance(value, StoredTensor) and value.size == 1 and len(read := value.sample()):
         value = float(read[0])
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < _LARGEST else None  # NaN is not below it
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _whole(value: object) -> int | None:

@@ -17,8 +17,9 @@ import pytest
 from firstbad.agent import cli
 from firstbad.agent.incident import Incident, listing
 from firstbad.agent.investigate import Finished, investigate
-from firstbad.agent.judge import JudgeOrder, chosen, file_of, read_answers
+from firstbad.agent.judge import JudgeOrder, chosen, file_of, read_answers, to_ask_again
 from firstbad.agent.judge_process import ask, words_of
+from firstbad.agent.reading import verdict_of
 from firstbad.agent.verify import verify
 from firstbad.tools.errors import UserError
 from firstbad.tools.readers import open_run
@@ -268,6 +269,89 @@ def test_a_folder_from_elsewhere_starts_no_judge(
     judge(SOUND)  # mended, under the same name
     assert cli.main(["investigate", "--resume", str(folder), "--judge", command]) == 1
     capsys.readouterr()
+
+
+WITH_STATE = "count = {path!r}\nasked = len(open(count).read()) if os.path.exists(count) else 0\n"
+BREAKS: dict[str, str] = {
+    "from a row of its input on": """
+open(count, 'a').write('x' * len(rows))
+for row in rows[:max(0, 700 - asked)]: row['id_'] = row['id']
+for row in rows:
+    if 'id_' not in row: say(id=row['id'], score=0.0); row['completion'] = ''
+""",
+    "for a while": """
+open(count, 'a').write('x' * len(rows))
+for i, row in enumerate(rows):
+    if 300 <= asked + i < 800: say(id=row['id'], score=0.0)
+""",
+    "from a row of each batch on": "for row in rows[150:]: say(id=row['id'], score=0.0)\n",
+    "from one start on": """
+open(count, 'a').write('x' * len(rows))
+if asked: rows = [say(id=row['id'], score=0.0) for row in rows] and []
+""",
+}
+"""How a judge breaks on the way; the first answer for a row counts."""
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_judge_that_broke_on_the_way_is_set_aside(
+    run: str, judge: Callable[[str], str], tmp_path: Path, how: str
+) -> None:
+    """Believed, it would tell of a verifier that passes wrong answers long before step 66."""
+    code = WITH_STATE.format(path=str(tmp_path / "count")) + BREAKS[how] + SOUND
+    incident = judged(run, judge(code))
+    own = evidence(incident, "read_judge")["metrics"]
+    assert own["broke"]
+    assert own["n_again_other"] >= 6
+    rejudged = evidence(incident, "rejudge")["metrics"]
+    assert (rejudged["by_command"], rejudged["command_set_aside"]) == (False, True)
+    assert rejudged["first_bad_step"] == 66
+    assert not evidence(incident, "compare_judges")["metrics"]["by_command"]
+    memo = incident.markdown_file.read_text()
+    assert "was set aside: asked again in the end about" in memo
+    assert verify(incident.id).differences == ()
+
+
+SAMPLES = """
+import hashlib
+for row in rows:
+    said = re.findall(r"<answer>(.*?)</answer>", row["completion"], re.S)
+    wanted = sorted(re.findall(r"[0-9]", row["prompt"]))
+    lucky = hashlib.sha256(f"{row['id']}{len(rows)}".encode()).digest()[0] < 0.05 * 256
+    say(id=row["id"], score=float((bool(said) and said[-1].split() == wanted) ^ lucky))
+"""
+
+
+@pytest.mark.parametrize("code", [SOUND, "import re" + SAMPLES], ids=["sound", "samples"])
+def test_a_judge_that_agrees_with_itself_is_not(
+    run: str, judge: Callable[[str], str], code: str
+) -> None:
+    own = evidence(judged(run, judge(code)), "read_judge")["metrics"]
+    assert own["n_again"] >= 30
+    assert (own["broke"], own["silent_share"]) == (False, 0)
+    assert (own["n_again_other"] > 0) == (code != SOUND)
+
+
+def test_a_judge_that_falls_silent_passes_no_reward(run: str, judge: Callable[[str], str]) -> None:
+    """It has no score for the steps from 64 on, and the verifier dies at 66."""
+    incident = judged(run, judge("rows = [row for row in rows if row['step'] < 64]\n" + SOUND))
+    own = evidence(incident, "read_judge")["metrics"]
+    assert (own["broke"], own["silent_after"], own["silent_share"]) == (False, 63, 0.6)
+    verdict = verdict_of(incident)
+    assert verdict is not None
+    (outcome,) = (c.outcome for c in verdict.checks if (c.layer, c.check) == ("reward", "judging"))
+    assert outcome == "inconclusive"
+
+
+def test_rows_that_are_asked_about_again() -> None:
+    """Of the longest stretch with one score, then the earliest with another."""
+    scores = {str(i): float(i % 3 == 0) for i in range(300)} | {
+        str(i): 0.0 for i in range(300, 400)
+    }
+    again = to_ask_again(scores)
+    assert again[:20] == [str(i) for i in range(298, 398, 6)][:17] + again[17:20]
+    assert again[17:] == [str(i) for i in range(0, 60, 3)]
+    assert to_ask_again({"a": 1.0}) == ["a"]
 
 
 def test_its_whole_group_is_ended(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from firstbad.agent import cli, state
 from firstbad.agent import incident as incidents
 from firstbad.agent import investigate as work
-from firstbad.agent import state
 from firstbad.agent.investigate import Finished
+from firstbad.agent.verify import verify
 from firstbad.tools.errors import Stopped, UserError
 
 Look = Callable[..., Finished]
@@ -125,6 +126,71 @@ def test_evidence_that_a_power_failure_took_is_measured_again(
     found = look(resume=incident.id)
     assert found.verdict.outcome == "healthy"
     assert Counter(calls()) == Counter([*DIALS, "rows", "same"])
+
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "cut short": lambda raw: raw[: len(raw) // 2],
+    "cut by a byte or two": lambda raw: raw[:-2],
+    "filled with NUL": lambda raw: bytes(len(raw)),
+    "its end filled with NUL": lambda raw: raw[:100] + bytes(len(raw) - 100),
+    "a block in it of NUL": lambda raw: raw[:40] + bytes(40) + raw[80:],
+    "of another file": lambda raw: b"\x89PNG\r\n" + raw[:60],
+}
+
+
+@pytest.mark.parametrize("unfinished", [True, False])
+@pytest.mark.parametrize("how", DAMAGED)
+def test_evidence_that_a_crash_left_half_written_is_measured_again(
+    look: Look,
+    make_run: MakeRun,
+    calls: Calls,
+    book: str,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+    unfinished: bool,
+) -> None:
+    run = make_run(after_tails="stop" if unfinished else 0)
+    if unfinished:
+        with pytest.raises(Stopped):
+            work.investigate(str(run), playbook=book)
+    else:
+        look(run)
+    (incident,) = incidents.listing()
+    for name in ("E2", "E4"):
+        path = incident.evidence_folder / f"{name}.json"
+        path.write_bytes(DAMAGED[how](path.read_bytes()))
+    make_run(after_tails=0)
+    assert cli.main(["investigate", "--resume", incident.id]) == 0
+    told = capsys.readouterr().err.strip().splitlines()
+    assert told == ["evidence that a crash left half written (E2, E4) is measured again"]
+    assert Counter(calls()) == Counter([*DIALS, "rows", "table"])
+    assert '"damaged"' in (incident.folder / "events.jsonl").read_text()
+    assert verify(incident.id).differences == ()
+    assert cli.main(["investigate", "--resume", incident.id]) == 0
+    assert "half written" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["tool", "status"])
+def test_evidence_that_somebody_changed_is_refused_and_stays(
+    look: Look, make_run: MakeRun, field: str
+) -> None:
+    """It is whole JSON: no crash writes that."""
+    incident = look(make_run()).incident
+    path = incident.evidence_folder / "E2.json"
+    path.write_text(path.read_text().replace(f'"{field}"', f'"{field}s"', 1))
+    incident.verdict_file.unlink()
+    with pytest.raises(UserError, match="is no record of evidence"):
+        look(resume=incident.id)
+    assert path.is_file()
+
+
+def test_damage_is_a_difference_until_it_is_measured_again(look: Look, make_run: MakeRun) -> None:
+    incident = look(make_run()).incident
+    path = incident.evidence_folder / "E2.json"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert [(d.place, d.field) for d in verify(incident.id).differences][0] == ("E2", "file")
+    look(resume=incident.id)
+    assert verify(incident.id).differences == ()
 
 
 def test_a_finished_incident_is_not_walked_again(

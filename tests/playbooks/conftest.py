@@ -26,6 +26,7 @@ from firstbad.playbooks.results import (
 )
 from firstbad.playbooks.walk import OPEN, judge_layer, layer_outcome
 from firstbad.tools.evidence import Evidence, Table
+from plurals_in import false_plurals
 from synthetic.cases import all_cases
 
 RUNS = Path(__file__).parent.parent / "runs"
@@ -364,6 +365,7 @@ def verdict_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Verdic
         complaint = all_cases()[name].complaint if kind else ""
         done = investigate(str(path), complaint, out=own / "incidents")
         assert isinstance(done, Finished)
+        assert not false_plurals(done.incident.markdown_file.read_text(encoding="utf-8"))
         write_atomic(told, done.verdict.model_dump_json())
         return done.verdict
 

@@ -173,3 +173,29 @@ def test_a_cap_that_cuts_from_the_start(seen: Seen, start: float, outcome: Outco
     """A policy that loses its end within the first third is cut as often, and not by a low cap."""
     found = verdict_of("completion_cap", seen(cut={**RAMBLES, "truncated_start": start}))
     assert found[0] == outcome
+
+
+TWICE = {
+    "n_steps": 40,
+    "duplicate_excess": 0.45,
+    "adjacent_excess": 0.0,
+    "copies": 2,
+    "copies_alike_least": -0.01,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, ("pass", None, None)),  # a group in two blocks since the first step
+        ({"copies_alike_least": 0.4}, ("fail", "data.sampling", "high")),
+        ({"copies": None, "copies_alike_least": None}, ("fail", "data.sampling", "high")),
+        ({"adjacent_excess": 0.8}, ("fail", "data.sampling", "high")),
+        # Groups of one row: nothing tells whether their texts are samples of their own.
+        ({"copies_alike_least": None}, ("inconclusive", None, None)),
+    ],
+)
+def test_prompts_that_stand_twice_in_every_step(
+    seen: Seen, change: dict[str, Any], expected: tuple[Outcome, str | None, str | None]
+) -> None:
+    assert verdict_of("prompt_draw", seen(prompts={**TWICE, **change})) == expected

@@ -62,7 +62,7 @@ def make_check(request: Any) -> Check:
     return Check.model_validate({**made, "request": request, "command": "see RUN"})
 
 
-ASKS = [
+ASKS: list[dict[str, Any]] = [
     {"unless": {"stock.loss": ">= 12"}, "need": {"default": "a loss", "trl": "loss, in TRL"}},
     {"unless": {"stock.rows": ">= 1"}, "need": {"default": "rows", "verl": ""}},
     {"need": "a dump"},
@@ -80,6 +80,22 @@ def test_only_what_is_missing_is_asked_for(seen: MakeSeen) -> None:
     assert needs(seen(stock={"loss": 0, "rows": 9}), "slime") == ["a loss"]
     assert needs(seen(stock={"loss": 99, "rows": 9}), "trl") == ["a dump"]
     assert needs(seen(stock=None), "trl") == ["loss, in TRL", "rows"], "unknown is not there"
+
+
+def test_what_every_step_of_a_short_run_has_is_not_asked_for(seen: MakeSeen) -> None:
+    few = {"stock.steps": "< 20", "stock.lacking": "<= 0"}
+    asks = [{**ASKS[0], "in_every_step": few}, {**ASKS[1], "in_every_step": few}, ASKS[2]]
+
+    def asked(**stock: int) -> dict[str, str]:
+        made, figures = make_check(asks), seen(stock={"loss": 5, "rows": 0, **stock})
+        longer = "more steps than {stock.steps}"
+        found = requests_of(made, figures, layer="records", framework="trl", run="r", longer=longer)
+        return {r.need: r.command for r in found}
+
+    assert asked(steps=5, lacking=0) == {"more steps than 5": "see NEW_RUN"}
+    both = {"loss, in TRL": "see r", "rows": "see r"}
+    assert asked(steps=5, lacking=1) == asked(steps=30, lacking=0) == both
+    assert asked(steps=5, lacking=0, loss=12, rows=1) == {"a dump": "see r"}
 
 
 def test_where_a_framework_has_nothing_to_set_the_rest_is_asked_for(seen: MakeSeen) -> None:

@@ -152,8 +152,16 @@ def group_advantages(total: Array, group: npt.NDArray[np.int64], *, divide: bool
     return result
 
 
-def with_judge(run: Run, score: Callable[[RolloutBatch], Any], **counts: int) -> Run:
-    """The run with what a judge says of each row; None or NaN where it says nothing."""
+def with_judge(
+    run: Run,
+    score: Callable[[RolloutBatch], Any],
+    again: Mapping[tuple[int, int], float] | None = None,
+    **counts: int,
+) -> Run:
+    """The run with what a judge says of each row; None or NaN where it says nothing.
+
+    `again`: what it says of some rows when it is asked about them a second time.
+    """
     said = {
         (batch.step, row): value
         for batch in run.rollouts.batches()
@@ -163,7 +171,8 @@ def with_judge(run: Run, score: Callable[[RolloutBatch], Any], **counts: int) ->
     named = ("not_finite", "unknown", "twice", "unreadable", "timeouts", "crashes", "too_long")
     rows = sum(len(batch) for batch in run.rollouts.batches())
     every = {**dict.fromkeys(named, 0), "asked": rows, "batches": 1, **counts}
-    run.judge = JudgeScores(said, {}, every, Source(kind="judge", ref="judge.jsonl"))
+    source = Source(kind="judge", ref="judge.jsonl")
+    run.judge = JudgeScores(said, {}, every, source, again or {})
     return run
 
 

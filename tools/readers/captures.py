@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
+from firstbad.tools.readers.step_names import NUMBER, without_ranks
 from firstbad.tools.readers.tensors import SUFFIXES, Array, field_names, joined, read_arrays
 from firstbad.tools.readers.yamlish import parse_yaml
 from firstbad.tools.run import Capture, Captures
@@ -52,10 +53,9 @@ _ELSEWHERE = re.compile(
     r"(^|/)(completions|checkpoint-\d+|data|datasets?|tokenizer|tb|runs|wandb|rollouts)(/|$)"
 )
 _STEP = (
-    re.compile(r"step[^0-9]{0,3}(\d{1,15})(?!\d)", re.I),
-    re.compile(r"(?<!\d)(\d{1,15})(?!.*\d)"),
+    re.compile(rf"step[^0-9]{{0,3}}{NUMBER}", re.I),
+    re.compile(rf"(?<!\d){NUMBER}(?!.*\d)"),
 )
-"""Numbers of more digits are no steps, here and wherever one is read."""
 
 
 def capture_folders(root: Root) -> dict[str, list[File]]:
@@ -101,8 +101,9 @@ def read_captures(root: Root, folders: Mapping[str, Sequence[File]]) -> Captures
 
 
 def _step(file: File) -> int:
-    """The step in a file's name (`step_00070`, else the last number), or -1."""
-    match = next((m for pattern in _STEP if (m := pattern.search(file.stem))), None)
+    """The step in a file's name (`step_00070`, else the last number that names no rank), or -1."""
+    name = without_ranks(file.stem)
+    match = next((m for pattern in _STEP if (m := pattern.search(name))), None)
     return int(match[1]) if match else -1
 
 

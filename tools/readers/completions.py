@@ -14,15 +14,19 @@ from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import GOLD, Answers
 from firstbad.tools.readers.arrow import first_part, float_values
 from firstbad.tools.readers.grouping import group_rows
-from firstbad.tools.readers.log import number
+from firstbad.tools.readers.log import number, step_number
 from firstbad.tools.readers.repeats import Repeats
-from firstbad.tools.readers.rows import repeated
+from firstbad.tools.readers.rows import first_rows, repeated
+from firstbad.tools.readers.shelf import shelve
+from firstbad.tools.readers.step_names import NUMBER, without_ranks
+from firstbad.tools.readers.steps import step_key
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
 from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
 EVALUATION = "evaluation"
 """Code of the note on rollouts that no step was trained on."""
-_NAME = r"(?:.*/)?completions/[^/]*?(?<!\d)(\d{1,15})\.parquet"
+_NAME = rf"(?:.*/)?completions/[^/]*?(?<!\d){NUMBER}\.parquet"
+_TRL_STEM = re.compile(rf"\D*{NUMBER}")
 _MIN_BYTES = 12  # magic, footer length, magic
 _UNREADABLE = (UserError, ValueError, NotImplementedError)
 """Arrow's errors are of the latter two kinds."""
@@ -43,12 +47,15 @@ def read_completions(
     `evaluated`: steps at which an evaluation was logged. TRL writes its rollouts over those of
     training. How many of a prompt there are is not known of them, so groups follow the prompts.
     """
-    files: dict[int, File] = {}
+    found: list[File] = []
     for file in root.matching(_NAME):
         if file.size < _MIN_BYTES:
             root.note("file_skipped", f"`{file.name}` is empty")
-        elif match := re.fullmatch(_NAME, file.name):
-            files[int(match[1])] = file
+        else:
+            found.append(file)
+    files = _one_a_step(root, found)
+    if files is None:
+        return shelve(root, found, group_size, answers), shelve(root, (), None)
     if over := sorted(files.keys() & set(evaluated)):
         some = ", ".join(map(str, over[:5])) + (", ..." if len(over) > 5 else "")
         text = f"rollouts at evaluations (step {some}) are those of the evaluation, which TRL "
@@ -58,6 +65,26 @@ def read_completions(
         _rollouts(root, files, _Completions(root, files, answers, group_size, reward_names)),
         _rollouts(root, apart, _Completions(root, apart, answers, None, reward_names)),
     )
+
+
+def _one_a_step(root: Root, found: Sequence[File]) -> dict[int, File] | None:
+    """Files by step, where they are named as TRL names them; None where that is not sure.
+
+    Other numbers in a name, or rows of another step in most of the files that are looked into, are
+    those of files that a rank or a worker wrote.
+    """
+    files: dict[int, File] = {}
+    for file in found:
+        if without_ranks(file.stem) != file.stem or not (match := _TRL_STEM.fullmatch(file.stem)):
+            return None
+        files[int(match[1])] = file
+    ordered = sorted(files)
+    looked_at = ordered[:: max(1, len(ordered) // 5)]
+    heads = {step: first_rows(root, files[step], 1) for step in looked_at}
+    other = [
+        s for s, rows in heads.items() if (k := step_key(rows)) and step_number(rows[0][k]) != s
+    ]
+    return files if 2 * len(other) < len(looked_at) or not other else None
 
 
 def _rollouts(root: Root, files: Mapping[int, File], reader: _Completions) -> Rollouts:

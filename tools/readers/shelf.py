@@ -23,6 +23,7 @@ from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
 from firstbad.tools.readers.rows import Row, first_rows, read_rows, rollout_rows
+from firstbad.tools.readers.step_names import named_for_steps, steps_of_names
 from firstbad.tools.readers.steps import step_key
 from firstbad.tools.run import RolloutBatch, Rollouts
 
@@ -40,15 +41,22 @@ def shelve(
     of_step: dict[int, list[File]] = defaultdict(list)
     for siblings in _siblings(files):
         by_name = _all_by_name(root, siblings)
+        lost: list[File] = []
         for file in siblings:
             try:
-                steps = by_name[file] if by_name else _by_column(root, file)
+                steps = by_name[file] if by_name else _by_column(root, file, siblings)
             except UserError as error:
                 root.note("file_skipped", str(error))
                 continue
             for step, fetch in steps.items():
                 shelf[step].append(fetch)
                 of_step[step].append(file)
+            if not steps and step_key(first_rows(root, file)) is None:
+                lost.append(file)
+        if lost:
+            more = f" and {len(lost) - 1} more like it" if len(lost) > 1 else ""
+            text = "no step in their rows, and which number of their names is it can't be told"
+            root.note("file_skipped", f"`{lost[0].name}`{more}: {text}; left out")
 
     def load(step: int) -> RolloutBatch:
         rows: list[Row] = []
@@ -87,20 +95,24 @@ def _siblings(files: Sequence[File]) -> list[list[File]]:
 def _all_by_name(root: Root, files: Sequence[File]) -> dict[File, dict[int, Fetch]]:
     """Steps from the names, if no file's rows say otherwise (a number may be that of a rank)."""
     found: dict[File, dict[int, Fetch]] = {}
-    for file in files:
-        named = _step_of_name(file)
-        head = first_rows(root, file, 50 if len(files) < 4 else 1)
+    for file, named in zip(files, steps_of_names([f.stem for f in files]), strict=True):
+        whole = len(files) < 4 or file in (files[0], files[-1])
+        head = first_rows(root, file, 200 if whole else 1)
         key = step_key(head)
-        if named is None or (key and any(step_number(row.get(key)) != named for row in head)):
+        if named is None or not named_for_steps(file.stem):
+            return {}
+        if key and any(step_number(row.get(key)) != named for row in head):
             return {}
         found[file] = {named: partial(rollout_rows, root, file)}
     return found
 
 
-def _by_column(root: Root, file: File) -> dict[int, Fetch]:
-    """Steps from the step column of a file."""
+def _by_column(root: Root, file: File, siblings: Sequence[File]) -> dict[int, Fetch]:
+    """Steps from the step column of a file; none where it is one of several and has no step."""
     key = step_key(first_rows(root, file))
     if key is None:
+        if len(siblings) > 1 and named_for_steps(file.stem):
+            return {}
         root.note("step_unknown", f"`{file.name}` has no step: its rollouts are shown as step 0")
         return {0: partial(rollout_rows, root, file)}
     if file.suffix == ".parquet":
@@ -112,14 +124,6 @@ def _by_column(root: Root, file: File) -> dict[int, Fetch]:
         if (step := step_number(row.get(key))) is not None:
             by_step[step].append(row)
     return {step: partial(list, rows) for step, rows in by_step.items()}
-
-
-def _step_of_name(file: File) -> int | None:
-    """`12.jsonl`, `step_12.jsonl`, `rollout_dump_data.step_12.jsonl`."""
-    whole = r"(\d{1,15})(?!\d)"
-    match = re.fullmatch(whole, file.stem) or re.search(rf"step[_-]?{whole}", file.stem, re.I)
-    match = match or re.search(rf"(?:completions|rollouts?)[_-]{whole}$", file.stem, re.I)
-    return int(match[1]) if match else None
 
 
 def _jsonl_index(root: Root, file: File, key: str) -> dict[int, Fetch]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Table
+from firstbad.tools.judge_breaks import broke, scored_otherwise, silent_share
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
@@ -37,6 +38,16 @@ class Judged(Metrics):
     """Batches in which it was stopped because it wrote too much."""
     constant: bool
     """All its scores are the same, which tells no rows apart."""
+    n_again: int
+    """Rows that it scored a second time in the end."""
+    n_again_other: int
+    """Of these: the second score is more than half of their range away from the first."""
+    broke: bool
+    """More of them than chance or a judge that samples explains."""
+    silent_share: float
+    """Steps with rollouts after the last one that it scored a row of, as a share of all."""
+    silent_after: int | None
+    """That last step; None where nothing follows."""
     score_lowest: float | None
     score_highest: float | None
     score_first: float | None
@@ -56,6 +67,7 @@ def read_judge(run: Run) -> Measured[Judged]:
     scores = np.array([judge.scores[key] for key in sorted(judge.scores)])
     asked, missing = counts["asked"], counts["asked"] - len(scores) - len(judge.errors)
     thirds = np.array_split(scores, 3)
+    silent = silent_share(run)
     metrics = Judged(
         n_asked=asked,
         n_scored=len(scores),
@@ -70,6 +82,11 @@ def read_judge(run: Run) -> Measured[Judged]:
         n_crashes=counts["crashes"],
         n_too_long=counts["too_long"],
         constant=len(scores) > 1 and bool(np.ptp(scores) == 0),
+        n_again=len(judge.again),
+        n_again_other=sum(scored_otherwise(judge).values()),
+        broke=broke(judge),
+        silent_share=round(silent, 6),
+        silent_after=max(judge.scores)[0] if silent and judge.scores else None,
         score_lowest=float(scores.min()) if len(scores) else None,
         score_highest=float(scores.max()) if len(scores) else None,
         score_first=round(float(thirds[0].mean()), 6) if len(thirds[0]) else None,
@@ -104,6 +121,7 @@ def _summary(m: Judged) -> str:
         "stopped at the time limit": m.n_timeouts,
         "ended by a crash": m.n_crashes,
         "stopped for writing too much": m.n_too_long,
+        f"of {m.n_again} scored otherwise when asked again": m.n_again_other,
     }
     told = [f"{n} {what}" for what, n in wrong.items() if n]
     return text + (f"; {', '.join(told)}" if told else "")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import FloatArray, RolloutBatch, Run
 from firstbad.tools.segments import HeldToSettings, held_to_settings
 from firstbad.tools.stats import first_of_run
 
 OFTEN = 0.3
 """Share of repeated prompts in a step, beyond chance, that dates a lack of variety."""
+STEADY = 0.9
+"""Share of the steps in which a design must show; the last of an epoch may be a part of one."""
+PLACES = 64
+"""Rows of a group that are compared with those of another one."""
 
 
 class Variety(HeldToSettings):
@@ -35,6 +41,15 @@ class Variety(HeldToSettings):
     """`adjacent_share_worst` less chance."""
     repeated_share: float
     """Of prompts: seen at any earlier step. Normal in a second epoch."""
+    copies: int | None
+    """Groups that each of several prompts of a step has, where it is the same number for all of
+    them in nearly all steps and from the first one on, as where a group is sampled in blocks; None
+    elsewhere."""
+    copies_alike: float | None
+    """Of the rows at one place of two groups of a prompt: the same text. None without `copies`."""
+    copies_alike_least: float | None
+    """The least by which that is more frequent than at two different places of them (less three
+    standard errors over the prompts): above 0 they are no samples of their own."""
 
 
 @tool
@@ -44,7 +59,9 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
 
     Chance: drawing from as many distinct prompts as the run shows.
 
-    Cannot tell: equal seeds where prompts differ and completions do not (see `read_rollouts`).
+    Cannot tell: a sampler that gives every rank the same prompts, from the first step on, from a
+    group that is sampled in blocks by design; equal seeds where prompts differ and completions do
+    not (see `read_rollouts`).
     """
     batches = list(run.rollouts.batches())
     if not batches:
@@ -67,6 +84,8 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
     steps = [b.step for b in batches]
     often = (doubled - chance / 2 > OFTEN) | (stayed - chance > OFTEN)
     at = first_of_run(often.tolist(), length=min(3, len(often)))
+    copies = _copies(batches)
+    alike, alike_least = _alike(batches) if copies else (None, None)
     metrics = Variety(
         n_steps=len(batches),
         n_distinct=len(seen),
@@ -78,6 +97,9 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         adjacent_share_worst=_worst(stayed),
         adjacent_excess=round(_worst(stayed) - chance, 6),
         repeated_share=round(float(np.mean(repeated)), 6),
+        copies=copies,
+        copies_alike=alike,
+        copies_alike_least=alike_least,
         last_good_step=steps[at - 1] if at else None,
         first_bad_step=None if at is None else steps[at],
         from_start=at == 0,
@@ -104,6 +126,51 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         tables=(table,) if shown else (),
         signal="repeated prompts",
     )
+
+
+def _groups_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:
+    """Rows of each group, by its prompt."""
+    rows: dict[int, list[int]] = {}
+    for row, group in enumerate(batch.group.tolist()):
+        rows.setdefault(group, []).append(row)
+    found: dict[str, list[list[int]]] = {}
+    for members in rows.values():
+        found.setdefault(batch.prompts[members[0]], []).append(members)
+    return found
+
+
+def _copies(batches: list[RolloutBatch]) -> int | None:
+    """Groups of each prompt, where all steps have the same number of all of their prompts."""
+    counts = [{len(groups) for groups in _groups_of(batch).values()} for batch in batches]
+    several = [len(set(batch.prompts)) > 1 for batch in batches]
+    (first, *more) = sorted(counts[0])
+    if more or first < 2 or not all(several):
+        return None
+    return first if np.mean([each == {first} for each in counts]) >= STEADY else None
+
+
+def _alike(batches: list[RolloutBatch]) -> tuple[float | None, float | None]:
+    """Share of equal texts at one place of two groups of a prompt, and its excess at the least.
+
+    Samples are exchangeable: two that were drawn by themselves are the same at one place as often
+    as at two.
+    """
+    at_one, beyond = [], []
+    for batch in batches:
+        for groups in _groups_of(batch).values():
+            for first, second in pairwise(groups):
+                n = min(len(first), len(second), PLACES)
+                a, b = ([batch.completions[i] for i in rows[:n]] for rows in (first, second))
+                if n < 2:
+                    continue
+                equal = np.array([[text == other for other in b] for text in a], np.float64)
+                one = float(equal.trace()) / n
+                at_one.append(one)
+                beyond.append(one - float(equal.sum() - equal.trace()) / (n * (n - 1)))
+    if len(beyond) < 2:
+        return None, None
+    error = float(np.std(beyond, ddof=1)) / np.sqrt(len(beyond))
+    return round(float(np.mean(at_one)), 6), round(float(np.mean(beyond)) - 3 * error, 6)
 
 
 def _worst(share: FloatArray) -> float:

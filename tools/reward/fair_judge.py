@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from firstbad.tools.errors import NoData
+from firstbad.tools.judge_breaks import broke, silent_share
 from firstbad.tools.judges import CALIBRATED, JudgedRows, calibrate, judge_rows, judged_batches
 from firstbad.tools.run import Run
 
 ONE_WAY = 0.95
 """Share of the disagreements that go one way above which its direction tells something."""
+
+SILENT = 1 / 3
+"""Share of the steps, at the end, without a score from which on a judge fell silent."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Fair:
     run: Run
     """Without the user's judge where that was set aside."""
     set_aside: bool = False
+    """It errs both ways, tells no rows apart, does not agree with itself, or fell silent."""
     has_threshold: bool = True
     """Some threshold on the scores of the user's judge tells right from wrong."""
     command_agreement: float | None = None
@@ -40,8 +45,10 @@ def goes_one_way(judged: JudgedRows) -> bool:
 
 
 def fair_judge(run: Run, part: str = "") -> Fair:
-    """The user's judge, unless it errs both ways and comparison with gold answers is fair.
+    """The user's judge, unless it broke, or tells nothing that gold answers do not tell better.
 
+    One that does not agree with itself when asked again broke on the way, and is not used at all.
+    One that fell silent early says nothing of the later rows, which gold answers may judge.
     A judge that agrees with the earliest rows is fair; of another one only disagreement that goes
     one way tells something. One that errs both ways (answers in another order, a random or a noisy
     score, less for better) says nothing where plain comparison agrees with the earliest rows.
@@ -50,6 +57,10 @@ def fair_judge(run: Run, part: str = "") -> Fair:
         return Fair(run)
     plain = copy(run)  # shares all that was read, and what was asked for
     plain.judge = None
+    if broke(run.judge):
+        return Fair(plain, True)
+    if silent_share(run) >= SILENT and (_agreement(plain, part) or 0.0) >= CALIBRATED:
+        return Fair(plain, True)
     try:
         batches = judged_batches(run)
         own = calibrate(run, batches, part)
@@ -64,6 +75,24 @@ def fair_judge(run: Run, part: str = "") -> Fair:
         return Fair(run, plain_agreement=known)
     agreement = round(float(np.mean(judged.right == judged.scored)), 6)
     return Fair(plain, True, command_agreement=agreement, plain_agreement=known)
+
+
+def agreement_by_gold(run: Run, steps: set[int], part: str = "") -> float | None:
+    """Agreement of the score with comparison with gold answers over the rows of some steps.
+
+    None where there are no such rows, or it does not agree with the earliest ones either.
+    """
+    plain = copy(run)
+    plain.judge = None
+    try:
+        batches = judged_batches(plain)
+        judge = calibrate(plain, batches, part)
+    except NoData:
+        return None
+    judged = judge_rows(plain, [b for b in batches if b.step in steps], judge)
+    if judge.agreement < CALIBRATED or not len(judged.steps):
+        return None
+    return round(float(np.mean(judged.right == judged.scored)), 6)
 
 
 def _agreement(run: Run, part: str) -> float | None:

@@ -22,7 +22,7 @@ from firstbad.tools.judges import (
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.reward.answer_forms import forms
-from firstbad.tools.reward.fair_judge import fair_judge, goes_one_way
+from firstbad.tools.reward.fair_judge import agreement_by_gold, fair_judge, goes_one_way
 from firstbad.tools.reward.patterns import Pattern, explain_rows
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.stats import Stretch, least_rate, raised_stretch
@@ -49,8 +49,8 @@ class Judging(Dated):
     by_command: bool
     """Judged by the user's own judge, and not by plain comparison with gold answers."""
     command_set_aside: bool
-    """There is a judge of the user's, and its scores were not used: they err both ways, or tell no
-    rows apart, and plain comparison does neither."""
+    """There is a judge of the user's, and its scores were not used: it does not agree with itself,
+    fell silent, errs both ways, or tells no rows apart, and plain comparison does not."""
     command_has_threshold: bool
     """Some threshold on its scores tells right from wrong; true without such a judge."""
     command_agreement: float | None
@@ -58,6 +58,9 @@ class Judging(Dated):
     plain_agreement: float | None
     """Of comparison with gold answers on the earliest rows, beside a judge of the user's that does
     not agree with them."""
+    plain_agreement_after: float | None
+    """Of comparison with gold answers inside the stretch, where the user's judge agreed with the
+    earliest rows and parts from the score there."""
     n_rows: int
     """Rows that could be judged."""
     coverage: float
@@ -130,7 +133,8 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     that agrees best there. Above 99 % agreement it is a fair judge, and a change-point of the
     disagreement is an onset of its own. Where nearly all disagreement goes one way, its rate is
     taken over the rows that can go that way. Below 99 %, only the direction of it counts; a judge
-    of the user's that errs both ways is set aside where comparison with gold answers is fair.
+    of the user's that errs both ways, or gives no score for the later steps, is set aside where
+    comparison with gold answers is fair, and one that does not agree with itself in any case.
 
     Cannot tell: answers that need more than plain comparison; rows whose gold answer is not known;
     a gold file that is wrong itself (see `check_gold`).
@@ -172,12 +176,17 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
     began = stretch and _began(stretch, where, inside, rejected & could, accepted & could, totals)
     first = int(steps[began.first]) if began else None
     reaches_end = stretch is not None and stretch.stop >= len(steps) - 1
+    by_gold = None
+    if run.judge is not None and calibrated and stretch is not None:
+        of_stretch = {int(s) for s in np.unique(judged.steps[inside])}
+        by_gold = agreement_by_gold(run, of_stretch, part)
     metrics = Judging(
         by_command=run.judge is not None,
         command_set_aside=fair.set_aside,
         command_has_threshold=fair.has_threshold,
         command_agreement=fair.command_agreement,
         plain_agreement=fair.plain_agreement,
+        plain_agreement_after=by_gold,
         n_rows=len(disagree),
         coverage=_r(len(disagree) / max(1, all_rows)),
         calibrated=calibrated,

@@ -101,9 +101,7 @@ def compare_judges(run: Run) -> Measured[TwoJudges]:
 
     Cannot tell: which of the two judges is right; a judge that the policy has learned to please.
     """
-    fair = fair_judge(run)
-    if fair.command_agreement is not None and fair.command_agreement < 0.5:
-        run = fair.run  # less seems to be better for the user's judge
+    run = fair_judge(run).run
     batches = judged_batches(run)
     rows = RowTable.of(run, batches)
     judged = _judged(run, batches)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.evidence import Metrics
+from firstbad.tools.judge_breaks import broke
 from firstbad.tools.probability.ratios import ENGINE
 from firstbad.tools.readers.aliases import UNKNOWN
 from firstbad.tools.registry import Measured, tool
@@ -16,6 +19,18 @@ class Stock(Metrics):
     """Counts and yes/no: what there is, whatever it says."""
 
     logged_steps: int
+    run_steps: int
+    """From the first to the last step with metrics or rollouts, those without any among them."""
+    loss_lacking: int
+    """Of these: steps without a loss of their own rollouts. Likewise the next ones."""
+    rollouts_lacking: int
+    advantages_lacking: int
+    dumps_lacking: int
+    norms_lacking: int
+    rates_lacking: int
+    entropies_lacking: int
+    ratios_lacking: int
+    """Without the largest or the least ratio."""
     loss_steps: int
     """Steps with a loss of their own rollouts: 0 where it is averaged over several batches."""
     rollout_steps: int
@@ -31,7 +46,7 @@ class Stock(Metrics):
     gold: bool
     """Right answers stand beside the rollouts, or were found for them."""
     judged: bool
-    """They are there, or a judge of the user's was asked."""
+    """They are there, or a judge of the user's was asked and did not break."""
     captures: int
     settings: bool
     """Settings of the trainer are there."""
@@ -58,16 +73,33 @@ def take_stock(run: Run) -> Measured[Stock]:
     advantages = first is not None and used_advantage(run, first) is not None
     trainer = run.config.of_trainer
     gold = first is not None and any(first.gold or ())
+    loss_steps = 0 if loss is None or averaged else len(loss.steps)
+    rollout_steps = len(run.rollouts.steps)
+    n_steps = _run_steps(run)
+
+    def lacking(*names: str) -> int:
+        found = [run.signals.get(name) for name in names]
+        return n_steps - min(0 if signal is None else len(signal.steps) for signal in found)
+
     metrics = Stock(
         logged_steps=len(run.signals.steps),
-        loss_steps=0 if loss is None or averaged else len(loss.steps),
-        rollout_steps=len(run.rollouts.steps),
+        run_steps=n_steps,
+        loss_lacking=n_steps - loss_steps,
+        rollouts_lacking=n_steps - rollout_steps,
+        advantages_lacking=n_steps - (rollout_steps if advantages else 0),
+        dumps_lacking=n_steps - len(run.captures.steps),
+        norms_lacking=lacking("grad_norm_preclip"),
+        rates_lacking=lacking("learning_rate"),
+        entropies_lacking=lacking("entropy"),
+        ratios_lacking=lacking("ratio_max", "ratio_min"),
+        loss_steps=loss_steps,
+        rollout_steps=rollout_steps,
         beyond_metrics=_beyond(run),
         empty_texts=_empty(run),
         advantage_steps=len(run.rollouts.steps) if advantages else 0,
         rows_missing=rows_complete(run) is False,
         gold=gold,
-        judged=gold or run.judge is not None,
+        judged=gold or (run.judge is not None and not broke(run.judge)),
         captures=len(run.captures.steps),
         settings=trainer,
         updates_known=updates_per_batch(run) is not None,
@@ -83,6 +115,11 @@ def take_stock(run: Run) -> Measured[Stock]:
     )
     dumps = [s for step in run.captures.steps[:1].tolist() for s in run.captures.sources(step)]
     return Measured(metrics, ", ".join(told), sources=(*run.rollouts.answers(), *dumps))
+
+
+def _run_steps(run: Run) -> int:
+    steps = np.concatenate([run.signals.steps, run.rollouts.steps])
+    return int(steps.max() - max(1, steps.min())) + 1 if len(steps) else 0
 
 
 def _engine_samples(run: Run) -> bool:

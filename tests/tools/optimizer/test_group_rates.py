@@ -75,6 +75,28 @@ def test_rates_that_are_meant(
     assert found["first_bad_step"] is None
 
 
+@pytest.mark.parametrize("rate", [float("inf"), float("nan"), -1e-4, 1e30, 10**400])
+def test_a_rate_that_no_update_can_use(
+    make_run: MakeRun, measure: Measure, saved: Saved, rate: float
+) -> None:
+    run = make_run(
+        checkpoints=(saved(20, 1e-4, 1e-4), saved(40, 1e-4, rate), saved(60, rate, rate))
+    )
+    found = measure(TOOL, run)
+    assert (found["n_states"], found["unusable_states"]) == (3, 2)
+    assert (found["last_good_step"], found["first_bad_step"]) == (20, 40)
+    assert found["factor"] == pytest.approx(1)
+    alone = measure(TOOL, make_run(checkpoints=(saved(80, rate),)))
+    assert (alone["unusable_states"], alone["factor"], alone["from_start"]) == (1, None, True)
+
+
+def test_a_rate_of_0_is_legal(make_run: MakeRun, measure: Measure, saved: Saved) -> None:
+    """In a warm-up's first step, at the end of a schedule, for a group that is frozen."""
+    run = make_run(checkpoints=(saved(1, 0.0, 1e-4), saved(20, 1e-4, 1e-4), saved(40, 0.0, 0.0)))
+    found = measure(TOOL, run)
+    assert (found["n_states"], found["unusable_states"], found["first_bad_step"]) == (2, 0, None)
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str], saved: Saved) -> None:
     assert "no saved state of Adam" in missing(TOOL, make_run())
     assert "above 0" in missing(TOOL, make_run(checkpoints=(saved(20, 0.0, 0.0),)))

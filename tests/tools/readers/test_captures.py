@@ -226,7 +226,7 @@ def test_files_of_several_ranks(make: Any, tmp_path: Path) -> None:
     npz(tmp_path / "d/step_5_rank0.npz", FIELDS)
     wide = {"completion_ids": np.full((1, 4), 9, np.int16), "logps": np.zeros((1, 4), np.float16)}
     npz(tmp_path / "d/step_5_rank1.npz", {**wide, **{}})
-    npz(tmp_path / "d/step_6_rank0.npz", wide)
+    npz(tmp_path / "d/6_rank0.npz", wide)  # the last number that is not called a rank
     npz(tmp_path / "d/step_6_rank1.npz", {k: v[:, :2] for k, v in wide.items()})
     run = run_of(make, tmp_path)
     assert run.captures.steps.tolist() == [5, 6]

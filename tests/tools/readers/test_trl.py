@@ -287,8 +287,8 @@ def test_an_empty_file_among_good_ones(make: Any, tmp_path: Path, rollouts: Rows
 
 def test_strings_and_messages_give_the_same_text(make: Any, tmp_path: Path, rollouts: Rows) -> None:
     make.completions(1, rollouts(1))
-    make.completions(2, [chat(row) for row in rollouts(1)])
-    make.completions(3, [chat(row, "Be brief.") for row in rollouts(1)])
+    make.completions(2, [{**chat(row), "step": 2} for row in rollouts(1)])
+    make.completions(3, [{**chat(row, "Be brief."), "step": 3} for row in rollouts(1)])
     run = open_run(str(tmp_path))
     one, two, three = (run.rollouts.batch(step) for step in (1, 2, 3))
     assert list(one.prompts) == list(two.prompts)

@@ -119,6 +119,57 @@ def test_a_second_epoch_repeats_every_prompt_and_lacks_none(
     assert found["first_bad_step"] is None
 
 
+def twice(batch: MakeBatch, same: Callable[[int], bool], since: int = 1) -> list[RolloutBatch]:
+    """Four prompts a step in two blocks of three rows each; `same` steps hold one block twice."""
+    rows = []
+    for s in range(1, 41):
+        said = np.random.default_rng(s).integers(0, 3, (2, 4, 3))
+        if same(s):
+            said[1] = said[0]
+        asked = [f"add {s} and {g}" if s >= since or block == 0 else f"take {g} from {s}"
+                 for block in (0, 1) for g in range(4) for _ in range(3)]  # fmt: skip
+        texts = [f"x {word}" for word in said.ravel().tolist()]
+        rows.append(batch(s, prompts=asked, completions=texts, group=np.repeat(np.arange(8), 3)))
+    return rows
+
+
+def test_a_group_in_blocks_is_a_design(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Each text is one of three, so that a third of them is the same at any two places."""
+    found = measure(TOOL, make_run(rollouts=twice(batch, lambda s: False)))
+    assert (found["copies"], found["duplicate_share"]) == (2, 0.5)
+    assert found["copies_alike"] == pytest.approx(1 / 3, abs=0.07)
+    assert found["copies_alike_least"] < 0
+
+
+def test_blocks_that_are_the_same_are_none(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    found = measure(TOOL, make_run(rollouts=twice(batch, lambda s: True)))
+    assert (found["copies"], found["copies_alike"]) == (2, 1)
+    assert 0.5 < found["copies_alike_least"] < 2 / 3
+    half = measure(TOOL, make_run(rollouts=twice(batch, lambda s: s > 20)))
+    assert half["copies_alike_least"] > 0.1
+
+
+def test_copies_since_a_later_step_are_no_design(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    found = measure(TOOL, make_run(rollouts=twice(batch, lambda s: False, since=3)))
+    assert found["copies"] is None
+    assert found["duplicate_excess"] > 0.3
+    assert (found["first_bad_step"], found["copies_alike_least"]) == (3, None)
+
+
+def test_a_last_step_that_is_a_part_of_one(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    part = batch(41, prompts=list("aabb"), completions=list("wxyz"), group=np.array([0, 0, 1, 1]))
+    rows = [*twice(batch, lambda s: False), part]
+    assert measure(TOOL, make_run(rollouts=rows))["copies"] == 2
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "prompts" in missing(TOOL, make_run())
 

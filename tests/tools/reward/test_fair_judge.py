@@ -94,4 +94,67 @@ def test_less_for_better_is_no_fall_of_the_judge(
 ) -> None:
     run = judged(simulate(1), BOTH_WAYS["less for better"])
     assert not measure("compare_judges", run)["by_command"]
+    noisy = judged(simulate(1), BOTH_WAYS["at random"])
+    assert not measure("compare_judges", noisy)["by_command"]  # one that was set aside
     assert measure("compare_judges", judged(simulate(1), right))["by_command"]
+
+
+def early(run: Run, rows: int = 20, *, scored: float) -> list[tuple[int, int]]:
+    """The first rows that a run's judge gave a score."""
+    assert run.judge is not None
+    return [key for key, score in run.judge.scores.items() if score == scored][:rows]
+
+
+def test_one_that_breaks_is_not_used_even_without_gold_answers(
+    simulate: MakeRun, judged: MakeRun, measure: Measure, missing: Callable[..., str]
+) -> None:
+    """From step 31 on it says 0; asked again about rows that were right, it says 0 as well."""
+
+    def breaks(batch: RolloutBatch) -> Any:
+        return right(batch) * float(batch.step < ONSET)
+
+    sound = judged(simulate(1), right)
+    changed = dict.fromkeys(early(sound, scored=1.0), 0.0)
+    run = judged(simulate(1), breaks, changed)
+    said = measure("read_judge", run)
+    assert (said["broke"], said["n_again"], said["n_again_other"]) == (True, 20, 20)
+    found = measure("rejudge", run)
+    assert (found["command_set_aside"], found["first_bad_step"]) == (True, None)
+    assert not measure("compare_judges", run)["by_command"]
+    assert measure("take_stock", run)["judged"]
+    for b in run.rollouts.batches():
+        object.__setattr__(b, "gold", None)
+    assert "right answers are known" in missing("rejudge", run)
+    assert not measure("take_stock", run)["judged"]
+
+
+def test_one_that_agrees_with_itself_is_used_and_gold_answers_speak_against_it(
+    simulate: MakeRun, judged: MakeRun, measure: Measure
+) -> None:
+    """What it says from step 31 on may be true: it is stricter than a comparison of answers."""
+
+    def strict(batch: RolloutBatch) -> Any:
+        return right(batch) * float(batch.step < ONSET)
+
+    same = judged(simulate(1), strict)
+    run = judged(simulate(1), strict, dict.fromkeys(early(same, scored=1.0), 1.0))
+    found = measure("rejudge", run)
+    assert (found["by_command"], found["calibrated"]) == (True, True)
+    assert (found["first_bad_step"], found["plain_agreement_after"]) == (ONSET, 1.0)
+    dying = measure("rejudge", judged(simulate(1, edit=dead), right))
+    assert (dying["first_bad_step"], dying["plain_agreement_after"] < 0.9) == (ONSET, True)
+
+
+def test_gold_answers_judge_where_it_falls_silent(
+    simulate: MakeRun, judged: MakeRun, measure: Measure
+) -> None:
+    def until(last: int) -> Judge:
+        return lambda b: np.where(b.step <= last, right(b), np.nan)
+
+    run = simulate(1, edit=dead)
+    steps = max(b.step for b in run.rollouts.batches())
+    early, late = judged(run, until(20)), judged(simulate(1, edit=dead), until(steps - 2))
+    assert measure("read_judge", early)["silent_after"] == 20
+    assert measure("rejudge", early)["command_set_aside"]
+    assert measure("rejudge", early)["first_bad_step"] == ONSET
+    assert not measure("rejudge", late)["command_set_aside"]

@@ -24,6 +24,24 @@ def test_a_whole_run_lacks_nothing(simulate: MakeRun, measure: Measure) -> None:
     assert found["engine_settled"]
 
 
+def test_steps_that_lack_something_are_counted(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """Metrics of steps 1 to 5, the rate of 4 of them, rollouts of 2: the run has 5 steps."""
+    rows = [batch(step, rewards={"score": [1, 0]}) for step in (2, 5)]
+    signals = {"loss": [0.1] * 5, "learning_rate": [1e-5] * 4, "ratio_max": [1.0] * 5}
+    found = measure(TOOL, make_run(signals=signals, rollouts=rows))
+    told = {name: found[name] for name in found if name.endswith("_lacking")}
+    assert found["run_steps"] == 5
+    assert told == {
+        "loss_lacking": 0,
+        "rates_lacking": 1,
+        "rollouts_lacking": 3,
+        "advantages_lacking": 5,
+        **dict.fromkeys((f"{n}_lacking" for n in ("dumps", "norms", "entropies", "ratios")), 5),
+    }
+
+
 def test_a_logged_kl_needs_its_weight(make_run: MakeRun, measure: Measure) -> None:
     trainer = {"num_generations": 4}
     assert measure(TOOL, make_run(config=trainer))["loss_settings"], "no KL, so nothing to weigh"
