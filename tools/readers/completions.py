@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +21,8 @@ from firstbad.tools.readers.rows import repeated
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
 from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
+ROLLOUTS = "rollouts"
+"""Kind of these files as sources."""
 EVALUATION = "evaluation"
 """Code of the note on rollouts that no step was trained on."""
 _NAME = r"(?:.*/)?completions/[^/]*?(?<!\d)(\d{1,15})\.parquet"
@@ -65,7 +68,7 @@ def _rollouts(root: Root, files: Mapping[int, File], reader: _Completions) -> Ro
     return Rollouts(
         list(files),
         Repeats(list(files), reader.load).load,
-        sources=lambda step: (root.source(files[step], "rollouts"),),
+        sources=lambda step: (root.source(files[step], ROLLOUTS),),
         answers=lambda: answers.sources,
     )
 
@@ -86,8 +89,8 @@ class _Completions:
         self._reward_names = reward_names
         self._once: dict[tuple[str, ...], list[int] | None] = {}
         """Which columns to keep, by the names of all; None for all of them."""
-        self._chosen: tuple[Any, list[str] | None] | None = None
-        """The schema of the last file, and which columns of it are read."""
+        self._chosen: tuple[Any, object, list[str] | None] | None = None
+        """The schema of the last file with what Arrow adds to it, and which columns are read."""
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
         """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
@@ -117,7 +120,8 @@ class _Completions:
         """The table of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table, rows = first_part(file.path, file.name, self._columns)
+            digested = partial(self._root.source, file, ROLLOUTS)  # as it is read, not once more
+            table, rows = first_part(file.path, file.name, self._columns, digested)
         except _UNREADABLE as error:
             return error
         names = tuple(table.schema.names)
@@ -131,11 +135,16 @@ class _Completions:
         kept = self._once[names]
         return table if kept is None else table.select(kept)
 
-    def _columns(self, schema: Any) -> list[str] | None:
-        """Columns to read; most files of a run have the schema of the one before."""
-        if self._chosen is None or not schema.equals(self._chosen[0]):
-            self._chosen = schema, _used(schema)
-        return self._chosen[1]
+    def _columns(self, file: Any) -> list[str] | None:
+        """Columns to read; most files of a run have the schema of the one before.
+
+        As the file has it: in Arrow's form it is made anew for each, which takes its time.
+        """
+        schema, more = file.schema, file.metadata.metadata
+        last = self._chosen
+        if last is None or more != last[1] or not schema.equals(last[0]):
+            last = self._chosen = schema, more, _used(file.schema_arrow)
+        return last[2]
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
         """Batches of steps whose tables have the same columns; empty ones for what is no table."""
@@ -222,7 +231,7 @@ class _Completions:
 def _used(schema: Any) -> list[str] | None:
     """Columns that are read: texts that nobody asks for may be the largest part of a file.
 
-    None for all of them.
+    None for all of them. The step is that of the file's name.
     """
     import pyarrow as pa
 
@@ -236,7 +245,7 @@ def _used(schema: Any) -> list[str] | None:
         for field in schema
         if field.name.lower() in known
         or field.name in _ADVANTAGE
-        or not any(kind(field.type) for kind in large)
+        or not (field.name == "step" or any(kind(field.type) for kind in large))
     ]
     return None if len(used) == len(names) else used
 
