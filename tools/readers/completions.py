@@ -89,8 +89,8 @@ class _Completions:
         self._reward_names = reward_names
         self._once: dict[tuple[str, ...], list[int] | None] = {}
         """Which columns to keep, by the names of all; None for all of them."""
-        self._chosen: tuple[Any, object, list[str] | None] | None = None
-        """The schema of the last file with what Arrow adds to it, and which columns are read."""
+        self._chosen: tuple[object, list[str] | None] | None = None
+        """The schema of the last file, and which columns of it are read."""
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
         """The batches of these steps; an empty one, with a note, for a file that cannot be read."""
@@ -138,13 +138,12 @@ class _Completions:
     def _columns(self, file: Any) -> list[str] | None:
         """Columns to read; most files of a run have the schema of the one before.
 
-        As the file has it: in Arrow's form it is made anew for each, which takes its time.
+        Arrow writes it into the file as bytes: to make it of them each time takes longer.
         """
-        schema, more = file.schema, file.metadata.metadata
-        last = self._chosen
-        if last is None or more != last[1] or not schema.equals(last[0]):
-            last = self._chosen = schema, more, _used(file.schema_arrow)
-        return last[2]
+        schema = (file.metadata.metadata or {}).get(b"ARROW:schema") or file.schema_arrow
+        if self._chosen is None or schema != self._chosen[0]:
+            self._chosen = schema, _used(file.schema_arrow)
+        return self._chosen[1]
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
         """Batches of steps whose tables have the same columns; empty ones for what is no table."""
