@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NEW_OBJECTS = 10_000
+NEW_OBJECTS = 20_000
 """Objects made, less those freed, from which on the newest are searched; Python's own: 700."""
 
 

@@ -27,6 +27,8 @@ def plain(text: str, *, one_line: bool = False) -> str:
         text: what somebody else wrote.
         one_line: also write line breaks and tabs as one space each.
     """
+    if text.isprintable():  # nearly always, and told faster: nothing harmful is printable
+        return text
     if one_line:
         text = re.sub(r"[\r\n\t]+", " ", text)
     return _HARMFUL.sub(_visible, text)

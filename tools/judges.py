@@ -12,7 +12,15 @@ from typing import Protocol
 
 import numpy as np
 
-from firstbad.tools.answers import EXTRACTORS, READINGS, Reading, agree, extract, likely_extractor
+from firstbad.tools.answers import (
+    EXTRACTORS,
+    READINGS,
+    Reading,
+    agree,
+    extract,
+    likely_extractor,
+    normalise,
+)
 from firstbad.tools.errors import NoData, ToolInputError
 from firstbad.tools.judge_scores import JudgeScores
 from firstbad.tools.numbers import percent
@@ -53,15 +61,28 @@ class ByGold:
 
     def judge(self, batch: RolloutBatch) -> tuple[BoolArray, BoolArray]:
         """(R,) rows with a gold answer, and (R,) rows judged right."""
+        known, right = "has gold", ("judged right", self.extractor, self.reading)
+        if known not in batch.derived:
+            has = [answer is not None for answer in batch.gold or [None] * len(batch)]
+            batch.derived[known] = np.array(has, bool)
+        if right not in batch.derived:
+            batch.derived[right] = np.array(self._right(batch), bool)
+        return batch.derived[known], batch.derived[right]
+
+    def _right(self, batch: RolloutBatch) -> list[bool]:
+        """Rows judged right; what agrees plainly agrees in every reading."""
+        name, texts = self.extractor, batch.completions
         gold = batch.gold or [None] * len(batch)
-        key = "judged right", self.extractor, self.reading
-        if key not in batch.derived:
-            right = [
-                answer is not None and agree(extract(self.extractor, text), answer, self.reading)
-                for text, answer in zip(batch.completions, gold, strict=True)
+        if self.reading == "plain":
+            return [
+                answer is not None and extract(name, text) == normalise(answer)
+                for text, answer in zip(texts, gold, strict=True)
             ]
-            batch.derived[key] = np.array(right, bool)
-        return np.array([answer is not None for answer in gold], bool), batch.derived[key]
+        plain = ByGold(name, "plain").judge(batch)[1].tolist()
+        return [
+            done or (answer is not None and agree(extract(name, text), answer, self.reading))
+            for done, text, answer in zip(plain, texts, gold, strict=True)
+        ]
 
     @property
     def text(self) -> str:
@@ -162,10 +183,9 @@ def judge_rows(run: Run, batches: list[RolloutBatch], judge: Judge) -> JudgedRow
         np.concatenate(each)
         for each in zip(*(judge.way.judge(batch) for batch in batches), strict=True)
     )
-    # Whether the answer in a cut completion counts is another question than whether it is right.
-    cut = [np.zeros(len(b), bool) if b.cut is None else b.cut for b in batches]
     use = known & np.isfinite(score)
-    ended = use & ~np.concatenate(cut)
+    # Whether the answer in a cut completion counts is another question than whether it is right.
+    ended = use & ~table.cut
     at = np.flatnonzero(ended if ended.sum() >= FEWEST_ENDED else use)
     return JudgedRows(
         table.steps[table.step[at]].astype(np.float64),

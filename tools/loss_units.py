@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from firstbad.tools.run import FloatArray, IntArray, Run, Signal
-from firstbad.tools.segments import resumes
+from firstbad.tools.segments import launch_steps
 from firstbad.tools.updates import micro_batches_per_batch
 
 Span = tuple[int, int]
@@ -111,13 +111,12 @@ def _micro_batches(run: Run) -> int:
 def _windows(run: Run, logged: IntArray, micro: int) -> list[Span]:
     """Micro-batches that each logged row is the mean of."""
     every = max(1, int(run.config.number("logging_steps") or 1))
-    begins = np.array([1, *resumes(run)])
     before = np.concatenate([[0], logged[:-1]]) if len(logged) else logged
     starts = np.maximum(before, logged - every).tolist()
-    first = [int(begins[begins <= step].max(initial=1)) - 1 for step in logged.tolist()]
+    launches = launch_steps(run, logged).tolist()
     return [
-        (max(a, b) * micro, step * micro)
-        for a, b, step in zip(starts, first, logged.tolist(), strict=True)
+        (max(start, launch - 1) * micro, step * micro)
+        for start, launch, step in zip(starts, launches, logged.tolist(), strict=True)
     ]
 
 
@@ -129,10 +128,10 @@ def _spans(run: Run, batches: IntArray, micro: int) -> list[list[Span]]:
     accumulation = float(micro)
     period = int(micro_batches_per_batch(run, accumulation))
     a_pass = int(run.config.number("steps_per_generation") or accumulation)
-    begins = np.array([1, *resumes(run)])
     starts = []
-    for step in batches.tolist():  # the batch that the last micro-batch of the step is of
-        base = (int(begins[begins <= step].max(initial=1)) - 1) * micro
+    launches = launch_steps(run, batches).tolist()
+    for step, launch in zip(batches.tolist(), launches, strict=True):
+        base = (launch - 1) * micro  # the batch that the last micro-batch of the step is of
         starts.append(base + (step * micro - 1 - base) // period * period)
     if len(set(starts)) < len(starts):  # more batches than these settings make
         return [own]

@@ -112,6 +112,11 @@ class RowTable:
             [np.full(len(b), np.nan) if b.n_tokens is None else b.n_tokens for b in self._batches]
         )
 
+    @cached_property
+    def cut(self) -> BoolArray:
+        """(N,) rows that ended at the cap by their finish reason; none where none is written."""
+        return self.by_reason(np.zeros(len(self.step), bool), all_told=False)
+
     def by_reason(self, cut: BoolArray, *, all_told: bool) -> BoolArray:
         """(N,) rows that were cut: by finish reason in steps that write them, elsewhere as given.
 

@@ -159,6 +159,14 @@ class RolloutBatch:
         return {}
 
     @cached_property
+    def members(self) -> list[list[int]]:
+        """Rows of each group, in order of group."""
+        found: dict[int, list[int]] = {}
+        for row, group in enumerate(self.group.tolist()):
+            found.setdefault(group, []).append(row)
+        return [found[group] for group in sorted(found)]
+
+    @cached_property
     def cut(self) -> BoolArray | None:
         """(R,) rows that ended at the cap; None where no finish reasons are written."""
         if self.finish is None:

@@ -7,10 +7,12 @@ from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.registry import Measured
-from firstbad.tools.run import Run
+from firstbad.tools.run import IntArray, Run
 
 
 class HeldToSettings(Dated):
@@ -85,6 +87,14 @@ def held_to_settings(*names: str) -> Callable[[F], F]:
 def resumes(run: Run) -> list[int]:
     """Steps at which the run was resumed, in order."""
     return sorted({e.step for e in run.events if e.kind == "resume" and e.step is not None})
+
+
+def launch_steps(run: Run, steps: IntArray) -> IntArray:
+    """(S,) first step of the launch that each of these steps was trained in; 1 at least."""
+    begins = np.unique([1, *resumes(run)])
+    at = np.searchsorted(begins, steps, side="right") - 1
+    found: IntArray = np.maximum(begins[np.maximum(at, 0)], 1)
+    return found
 
 
 def stated_from(run: Run, *names: str) -> int | None:

@@ -25,22 +25,30 @@ def _once() -> Any:
     """The safe loader, which refuses a key that stands twice: PyYAML keeps the last in silence."""
     import yaml  # here, since readers that open a run load no YAML
 
+    def _is_text(node: yaml.Node) -> bool:
+        return node.tag == _TEXT and isinstance(node, yaml.ScalarNode)
+
     class Once(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
             # Nearly all of a file is text, which needs none of what other kinds of values do.
-            if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):
+            if _is_text(node):
                 return node.value
             return super().construct_object(node, deep=deep)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            texts = {key.value for key, _ in node.value if _is_text(key)}
+            if len(texts) < len(node.value):  # else no two keys are the same
+                self._refuse_twice(node)
+            found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+            return found
+
+        def _refuse_twice(self, node: yaml.MappingNode) -> None:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             twice = next((k for i, k in enumerate(keys) if k in keys[:i] and k != "<<"), None)
             if twice is not None:
                 line = node.start_mark.line + 1
                 told = f"the key `{twice}` stands twice in the mapping of line {line}"
                 raise yaml.YAMLError(told)
-            found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-            return found
 
     return Once
 

@@ -321,7 +321,8 @@ def _draw_series(
 def _line(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
     x, y = x_axis.all(series.x), y_axis.all(series.y)
     keep = thin(x, y)
-    path = "M" + "L".join(f"{_px(a)} {_px(b)}" for a, b in zip(x[keep], y[keep], strict=True))
+    places = zip(x[keep].tolist(), y[keep].tolist(), strict=True)
+    path = "M" + "L".join(f"{_px(a)} {_px(b)}" for a, b in places)
     dense = " dense" if len(series.x) > 400 else ""
     dashed = " dashed" if series.dashed else ""
     return Markup('<path class="line c{}{}{}" d="{}"/>').format(
@@ -331,7 +332,7 @@ def _line(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
 
 def _points(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
     x, y = x_axis.all(series.x), y_axis.all(series.y)
-    seen = dict.fromkeys((_px(a), _px(b)) for a, b in zip(x, y, strict=True))
+    seen = dict.fromkeys((_px(a), _px(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True))
     places = list(seen)
     stride = max(1, math.ceil(len(places) / 3000))
     path = "".join(f"M{a} {b}h0" for a, b in places[::stride])

@@ -31,6 +31,7 @@ _MARKUP = re.compile(
     r"|~(?=~)|(?<=~)~"
     r"|&(?=[#A-Za-z])"
 )
+_EVIDENCE = re.compile(r"\bE\d+\b")
 _OPENS_BLOCK = re.compile(r"^(?:([#>]|[-+=](?=[\s=-]|$))|(\d+)([.)])(?=\s|$))")
 
 
@@ -198,22 +199,19 @@ def rich(text: str, evidence: Mapping[str, object] = {}) -> Markup:
         parts += (_linked(line[at : found.start()], evidence), code_html(found[1]))
         at = found.end()
     parts.append(_linked(line[at:], evidence))
-    return Markup("").join(parts)
+    return Markup("".join(parts))
 
 
 def code_html(text: str) -> Markup:
     """A code element."""
-    return Markup("<code>{}</code>").format(brief(text, LONGEST))
+    return Markup(f"<code>{escape(brief(text, LONGEST))}</code>")
 
 
 def _linked(text: str, evidence: Mapping[str, object]) -> Markup:
-    pieces = re.split(r"\b(E\d+)\b", bound(text))
-    return Markup("").join(
-        Markup('<a href="#{0}">{0}</a>').format(piece)
-        if i % 2 and piece in evidence
-        else escape(piece)
-        for i, piece in enumerate(pieces)
-    )
+    def link(match: re.Match[str]) -> str:
+        return f'<a href="#{match[0]}">{match[0]}</a>' if match[0] in evidence else match[0]
+
+    return Markup(_EVIDENCE.sub(link, escape(bound(text))))  # no entity reads like an id
 
 
 # --------------------------------------------------------------------------------------- commands

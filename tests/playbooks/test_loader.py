@@ -327,10 +327,19 @@ def test_two_tools_in_one_line_are_refused_with_their_place() -> None:
     assert any("records" in text for text in found)
 
 
-def test_a_key_that_stands_twice_is_refused() -> None:
-    text = yaml.safe_dump(SOUND) + "title: Another\n"
-    with pytest.raises(UserError):
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [("title: Another\n", "title"), ("x: {y: 1, 'y': 2}\n", "y"), ("x: {1: a, 1: b}\n", "1")],
+)
+def test_a_key_that_stands_twice_is_refused(more: str, key: str) -> None:
+    text = yaml.safe_dump(SOUND) + more
+    with pytest.raises(UserError, match=f"the key `{key}` stands twice"):
         parse(text.encode(), "mine.yaml")
+
+
+def test_a_list_is_no_key() -> None:
+    with pytest.raises(UserError, match="not readable as YAML"):
+        parse(b"x: {[a]: 1, b: 2}\n", "mine.yaml")
 
 
 def test_ids_are_given_once() -> None:

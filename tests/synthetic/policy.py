@@ -115,7 +115,7 @@ def prompts(rng: np.random.Generator, n: int) -> list[list[int]]:
 
 def text(ids: Ints | list[int]) -> str:
     """Tokens as text, without padding and stop."""
-    return " ".join(TEXTS[int(i)] for i in ids if i not in (PAD, STOP))
+    return " ".join(TEXTS[i] for i in np.asarray(ids).tolist() if i not in (PAD, STOP))
 
 
 def said(ids: Ints | list[int]) -> int | None:

@@ -226,7 +226,7 @@ class Trainer:
             rows,
             logp,
             group,
-            [int(policy.task_of(np.array([asked[g]]))[0]) for g in group],
+            tasks.tolist(),
             [f"s{step}-{i}" for i in range(n)],
             ["length" if going else "stop" for going in alive],
             np.full(n, self.engine_version),
@@ -559,14 +559,13 @@ class Trainer:
             if self.reaches(one):
                 ranks[one.rank] += gradient
             spread = ratio[own] if own.any() else np.ones(1)
+            p50, p95, p99 = np.quantile(spread, (0.5, 0.95, 0.99)).tolist()
             ledger.append({
                 "update": update, "epoch": update, "rank": one.rank, "microbatch": one.index,
                 "samples": [batch.sample[i] for i in one.rows], "n_samples": len(one.rows),
                 "n_tokens": int(own.sum()), "denominator": one.denominator, "scale": one.scale,
                 "loss": part, "grad_norm": float(np.linalg.norm(gradient)),
-                "ratio_p50": float(np.quantile(spread, 0.5)),
-                "ratio_p95": float(np.quantile(spread, 0.95)),
-                "ratio_p99": float(np.quantile(spread, 0.99)),
+                "ratio_p50": p50, "ratio_p95": p95, "ratio_p99": p99,
                 "ratio_max": float(spread.max()),
                 "clip_low_share": float(((spread < 1 - s.clip)).mean()),
                 "clip_high_share": float(((spread > 1 + s.clip)).mean()),
@@ -602,13 +601,13 @@ class Trainer:
         """Lines of rollouts.jsonl."""
         out: list[dict[str, object]] = []
         for i, (ids, made) in enumerate(self._made(batch)):
-            prompt = ids[batch.rows.source[i] == 2]
+            prompt = policy.text(ids[batch.rows.source[i] == 2])
             gold = batch.digit[i]
             out.append({
                 "sample": batch.sample[i],
                 "group": f"g{batch.step}-{batch.group[i]}",
-                "prompt_id": policy.text(prompt),
-                "prompt": policy.text(prompt),
+                "prompt_id": prompt,
+                "prompt": prompt,
                 "completion": policy.text(ids[made]),
                 "finish": batch.finish[i],
                 "rewards": {name: float(v[i]) for name, v in batch.parts.items()},

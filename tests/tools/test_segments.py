@@ -13,6 +13,7 @@ import pytest
 
 from firstbad.tools.completeness import whole_groups
 from firstbad.tools.run import Event, Rollouts, Run, Signals
+from firstbad.tools.segments import launch_steps
 
 RESUME, LAST = 31, 60
 
@@ -99,6 +100,14 @@ def _launched(simulate: MakeRun) -> Callable[..., Run]:
 def changed(run: Run, *names: str) -> Run:
     """The run where every launch states its settings, and these differ."""
     return replace(run, config=replace(run.config, changed=frozenset(names)))
+
+
+def test_each_step_knows_its_launch(make_run: MakeRun) -> None:
+    run = make_run()
+    for at in (31, 0, 12, 31):
+        run.events = (*run.events, Event("resume", at, "resumed", "log"))
+    steps = np.array([0, 1, 11, 12, 30, 31, 60])
+    assert launch_steps(run, steps).tolist() == [1, 1, 1, 12, 12, 31, 31]
 
 
 @each_change

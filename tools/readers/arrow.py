@@ -25,8 +25,10 @@ _MOST_PORTIONS = 4_000
 """More of them take long, so that they may be larger."""
 
 
-def open_parquet(path: Path, name: str) -> Any:
-    """A `ParquetFile`, its footer read.
+def open_parquet(
+    path: Path, name: str, whole: Callable[[bytes], object] = lambda data: None
+) -> Any:
+    """A `ParquetFile`, its footer read; `whole` is given the bytes of a file that is read at once.
 
     Raises:
         UserError: empty, cut off, no Parquet file, or one whose footer can't be believed.
@@ -39,7 +41,12 @@ def open_parquet(path: Path, name: str) -> Any:
         if size == 0:
             raise UserError(f"`{name}` is empty")
         # Arrow looks for the footer in the last 64 KiB: of a small file it would read all twice.
-        source = pa.BufferReader(path.read_bytes()) if size <= _SMALL else pa.OSFile(str(path))
+        if size <= _SMALL:
+            data = path.read_bytes()
+            whole(data)
+            source = pa.BufferReader(data)
+        else:
+            source = pa.OSFile(str(path))
         file = pq.ParquetFile(source, pre_buffer=False)
         if not _plausible(file.metadata, size):
             raise UserError(f"`{name}` has a footer that does not fit the file")
@@ -154,18 +161,22 @@ def float_values(column: Any) -> FloatArray:
 
 
 def first_part(
-    path: Path, name: str, choose: Callable[[Any], list[str] | None] = lambda schema: None
+    path: Path,
+    name: str,
+    choose: Callable[[Any], list[str] | None] = lambda file: None,
+    whole: Callable[[bytes], object] = lambda data: None,
 ) -> tuple[Any, int]:
     """The table of a Parquet file up to MAX_ROWS rows and MAX_TEXT_BYTES, and how many rows it has.
 
-    `choose` names the columns that are read, of a schema; None: all of them.
+    `choose` names the columns that are read, of an open file; None: all of them. `whole` is given
+    the bytes of a file that is read at once.
 
     Raises:
         UserError: empty, cut off, or no Parquet file.
     """
-    with _reading(path, name) as file:
+    with _reading(path, name, whole) as file:
         rows = int(file.metadata.num_rows)
-        columns = choose(file.schema_arrow)
+        columns = choose(file)
         if rows <= MAX_ROWS and rows * stored_bytes(file) <= MAX_TEXT_BYTES:
             # One thread: these files are small, and a pool costs more than it saves.
             return file.read(columns=columns, use_threads=False), rows
@@ -188,10 +199,12 @@ def up_to(most_rows: int, file: Any, batches: Iterator[Any]) -> Any:
 
 
 @contextmanager
-def _reading(path: Path, name: str) -> Iterator[Any]:
+def _reading(
+    path: Path, name: str, whole: Callable[[bytes], object] = lambda data: None
+) -> Iterator[Any]:
     import pyarrow as pa
 
-    file = open_parquet(path, name)
+    file = open_parquet(path, name, whole)
     try:
         if stored_bytes(file) > MAX_BYTES:
             raise UserError(f"`{name}` unpacks to more than {MAX_BYTES / 2**30:.0f} GiB")

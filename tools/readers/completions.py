@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,8 @@ from firstbad.tools.readers.steps import step_key
 from firstbad.tools.readers.texts import answer_text, column_texts, tidy
 from firstbad.tools.run import FloatArray, RolloutBatch, Rollouts
 
+ROLLOUTS = "rollouts"
+"""Kind of these files as sources."""
 EVALUATION = "evaluation"
 """Code of the note on rollouts that no step was trained on."""
 _NAME = rf"(?:.*/)?completions/[^/]*?(?<!\d){NUMBER}\.parquet"
@@ -92,7 +95,7 @@ def _rollouts(root: Root, files: Mapping[int, File], reader: _Completions) -> Ro
     return Rollouts(
         list(files),
         Repeats(list(files), reader.load).load,
-        sources=lambda step: (root.source(files[step], "rollouts"),),
+        sources=lambda step: (root.source(files[step], ROLLOUTS),),
         answers=lambda: answers.sources,
     )
 
@@ -113,7 +116,7 @@ class _Completions:
         self._reward_names = reward_names
         self._once: dict[tuple[str, ...], list[int] | None] = {}
         """Which columns to keep, by the names of all; None for all of them."""
-        self._chosen: tuple[Any, list[str] | None] | None = None
+        self._chosen: tuple[object, list[str] | None] | None = None
         """The schema of the last file, and which columns of it are read."""
 
     def load(self, steps: Sequence[int]) -> Iterator[RolloutBatch]:
@@ -144,7 +147,8 @@ class _Completions:
         """The table of a step's file, or the error that stands in its way."""
         file = self._files[step]
         try:
-            table, rows = first_part(file.path, file.name, self._columns)
+            digested = partial(self._root.source, file, ROLLOUTS)  # as it is read, not once more
+            table, rows = first_part(file.path, file.name, self._columns, digested)
         except _UNREADABLE as error:
             return error
         names = tuple(table.schema.names)
@@ -158,10 +162,14 @@ class _Completions:
         kept = self._once[names]
         return table if kept is None else table.select(kept)
 
-    def _columns(self, schema: Any) -> list[str] | None:
-        """Columns to read; most files of a run have the schema of the one before."""
-        if self._chosen is None or not schema.equals(self._chosen[0]):
-            self._chosen = schema, _used(schema)
+    def _columns(self, file: Any) -> list[str] | None:
+        """Columns to read; most files of a run have the schema of the one before.
+
+        Arrow writes it into the file as bytes: to make it of them each time takes longer.
+        """
+        schema = (file.metadata.metadata or {}).get(b"ARROW:schema") or file.schema_arrow
+        if self._chosen is None or schema != self._chosen[0]:
+            self._chosen = schema, _used(file.schema_arrow)
         return self._chosen[1]
 
     def _converted(self, read: Sequence[tuple[int, Any]]) -> list[RolloutBatch]:
@@ -249,7 +257,7 @@ class _Completions:
 def _used(schema: Any) -> list[str] | None:
     """Columns that are read: texts that nobody asks for may be the largest part of a file.
 
-    None for all of them.
+    None for all of them. The step is that of the file's name.
     """
     import pyarrow as pa
 
@@ -263,7 +271,7 @@ def _used(schema: Any) -> list[str] | None:
         for field in schema
         if field.name.lower() in known
         or field.name in _ADVANTAGE
-        or not any(kind(field.type) for kind in large)
+        or not (field.name == "step" or any(kind(field.type) for kind in large))
     ]
     return None if len(used) == len(names) else used
 

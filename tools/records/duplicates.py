@@ -132,32 +132,17 @@ def _usual_size(batches: list[RolloutBatch]) -> int:
 
 
 def _codes(batches: list[RolloutBatch], size: int) -> tuple[IntArray, IntArray, BoolArray]:
-    """(N,) step of each whole group; (N, size) place of the first equal text, and long enough."""
+    """(N,) step of each whole group; (N, size) a number for each text, and long enough."""
     steps, codes, long = [], [], []
+    numbers: dict[str, int] = {}
     for batch in batches:
-        enough = (batch.words >= LONG).tolist()
-        for rows in _rows(batch):
-            if len(rows) != size:
-                continue
-            texts = [batch.completions[row] for row in rows]
-            first = {text: place for place, text in reversed(tuple(enumerate(texts)))}
-            codes.append([first[text] for text in texts])
-            long.append([enough[row] for row in rows])
-            steps.append(batch.step)
-    shape = (len(steps), size)
-    return (
-        np.array(steps, np.int64),
-        np.array(codes, np.int64).reshape(shape),
-        np.array(long, bool).reshape(shape),
-    )
-
-
-def _rows(batch: RolloutBatch) -> list[list[int]]:
-    """Rows of each group, in their order."""
-    found: dict[int, list[int]] = {}
-    for row, group in enumerate(batch.group.tolist()):
-        found.setdefault(group, []).append(row)
-    return [rows for _, rows in sorted(found.items())]
+        whole = [rows for rows in batch.members if len(rows) == size]
+        code = np.array([numbers.setdefault(text, len(numbers)) for text in batch.completions])
+        rows = np.array(whole, np.int64).reshape(-1, size)
+        codes.append(code[rows])
+        long.append(batch.words[rows] >= LONG)
+        steps.append(np.full(len(rows), batch.step))
+    return np.concatenate(steps), np.concatenate(codes), np.concatenate(long)
 
 
 def _pair(codes: IntArray, long: BoolArray, place: tuple[int, int]) -> tuple[BoolArray, BoolArray]:
@@ -173,7 +158,7 @@ def _in_order(batches: list[RolloutBatch]) -> bool:
     by_score: list[bool] = []
     for batch in batches[:LOOKED_AT]:
         score = batch.advantage if batch.advantage is not None else batch.total
-        for rows in _rows(batch):
+        for rows in batch.members:
             texts = [batch.completions[row] for row in rows]
             if len(set(texts)) > 2:
                 by_text.append(texts in (sorted(texts), sorted(texts, reverse=True)))

@@ -22,7 +22,7 @@ from firstbad.tools.evidence import Dated, Scalar, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.records.prompt_kinds import MARKS, telling_word
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, IntArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, IntArray, Run
 from firstbad.tools.stats import Stretch, raised_stretch
 
 STRONG = 0.6
@@ -110,7 +110,7 @@ def check_gold(run: Run) -> Measured[Gold]:
     rows: list[_Row] = []
     contradicted: list[bool] = []
     for batch in batches:
-        for members in _groups(batch):
+        for members in batch.members:
             gold = batch.gold[members[0]] if batch.gold else None
             if gold is None or len(members) < 3:
                 continue
@@ -340,14 +340,6 @@ def _repeats(row: _Row) -> bool:
 def _said_once(row: _Row) -> bool:
     """Whether the gold answer is the consensus with each word said once."""
     return list(dict.fromkeys(str(row[2]).split())) == row[1].split()
-
-
-def _groups(batch: RolloutBatch) -> list[list[int]]:
-    """Rows of each group, in order of group."""
-    members: dict[int, list[int]] = {}
-    for i, group in enumerate(batch.group.tolist()):
-        members.setdefault(group, []).append(i)
-    return [members[group] for group in sorted(members)]
 
 
 def _consensus(answers: list[str | None]) -> tuple[str | None, float]:

@@ -154,7 +154,7 @@ def _conflicts(prompt: _Prompt) -> Iterator[tuple[int, str, str | None]]:
     """Groups whose samples agree on the gold answer of another group of the prompt."""
     plain = {gold for _, gold, _ in prompt.golds}
     for step, gold, said in prompt.golds:
-        others = [g for g in plain if not _same(g, gold)]
+        others = [g for g in plain if g != gold and not _same(g, gold)]
         other = any(agree(said, each, "loose") for each in others)
         if other and not agree(said, gold, "loose"):
             yield step, gold, said

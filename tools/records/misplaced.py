@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from firstbad.tools.answers import agree, extract, likely_extractor, loose, normalise
+from firstbad.tools.answers import extract, likely_extractor, loose, normalise
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Scalar, Table
+from firstbad.tools.judges import ByGold
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, RolloutBatch, Run
@@ -62,17 +63,18 @@ def find_misplaced(run: Run) -> Measured[Misplaced]:
     examples: list[tuple[Scalar, ...]] = []
     for i, batch in enumerate(batches):
         near = [wanted[j] for j in range(i - NEAR, i + NEAR + 1) if j != i and 0 <= j < len(wanted)]
-        n, mixed, groups, chance = 0, 0, 0, 0.0
+        mixed, groups, chance = 0, 0, 0.0
         moved = np.zeros(len(batch), bool)
-        right = np.zeros(len(batch), bool)
-        for r, (gold, text) in enumerate(zip(batch.gold or (), batch.completions, strict=True)):
-            said = None if gold is None else extract(extractor, text)
-            if gold is None or said is None:
+        known, right = ByGold(extractor, "loose").judge(batch)
+        n = int(right.sum())
+        for r in np.flatnonzero(known & ~right).tolist():
+            gold = str((batch.gold or ())[r])
+            said = extract(extractor, batch.completions[r])
+            if said is None:
                 continue
             n += 1
             answer = normalise(said)
-            right[r] = agree(said, gold, "loose")
-            if right[r] or loose(answer) == loose(normalise(gold)):
+            if loose(answer) == loose(normalise(gold)):
                 continue
             moved[r] = answer in wanted[i]
             chance += sum(answer in answers for answers in near) / len(near)

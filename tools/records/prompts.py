@@ -153,10 +153,7 @@ def _fresh(asked: dict[int, list[str]], steps: list[int], at: int) -> tuple[floa
 
 def prompts_of_groups(batch: RolloutBatch) -> list[str]:
     """The prompt of each group, by its first row, in order of group."""
-    first: dict[int, str] = {}
-    for group, prompt in zip(batch.group.tolist(), batch.prompts, strict=True):
-        first.setdefault(group, prompt)
-    return [first[group] for group in sorted(first)]
+    return [batch.prompts[rows[0]] for rows in batch.members]
 
 
 def prompt_changes(batches: list[RolloutBatch]) -> list[int]:

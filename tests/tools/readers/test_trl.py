@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firstbad.tools.paths import digest
 from firstbad.tools.readers import open_run
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import Run
@@ -275,6 +276,17 @@ def test_opening_reads_no_completion_file(make: Any, tmp_path: Path, rollouts: R
     assert "file_skipped" not in codes(run)
     assert len(run.rollouts.batch(1)) == 0
     assert "file_skipped" in codes(run)
+
+
+def test_the_digest_is_of_what_was_read(make: Any, tmp_path: Path, rollouts: Rows) -> None:
+    make.completions(1, rollouts(1))
+    file = tmp_path / "completions" / "completions_00001.parquet"
+    read = digest(file.read_bytes())
+    run = open_run(str(tmp_path))
+    assert len(run.rollouts.batch(1))
+    file.write_bytes(b"others by now")
+    (source,) = run.rollouts.sources(1)
+    assert source.digest == read
 
 
 def test_an_empty_file_among_good_ones(make: Any, tmp_path: Path, rollouts: Rows) -> None:
