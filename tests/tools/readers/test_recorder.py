@@ -76,7 +76,7 @@ def test_a_record_that_was_not_closed_says_so(tmp_path: Path) -> None:
     run = open_run(str(tmp_path))
     notes = {note.code: note.text for note in run.notes}
     assert "not closed" in notes["not_closed"]
-    assert "could not write 1 values (value of `reward` is not a number)" in notes["dropped"]
+    assert "could not write 1 value (value of `reward` is not a number)" in notes["dropped"]
     assert not [e for e in run.events if e.kind == "end"]
 
 

@@ -58,7 +58,7 @@ def test_the_trainers_step_goes_before_the_call_counter_of_wandb(make: Any) -> N
     ]
     run = open_run(str(make.jsonl("history.jsonl", rows)))
     assert steps_of(run) == [1, 2]
-    assert any("1 rows without a step" in note.text for note in run.notes)
+    assert any("1 row without a step" in note.text for note in run.notes)
 
 
 def test_a_step_out_of_how_many(make: Any) -> None:
