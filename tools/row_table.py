@@ -78,6 +78,11 @@ class RowTable:
         totals = ((b, total_reward(self._run, b)) for b in self._batches)
         return np.concatenate([np.full(len(b), np.nan) if t is None else t for b, t in totals])
 
+    @property
+    def total_is_summed(self) -> bool:
+        """Whether some step's total is not written and has to be summed from the parts."""
+        return any(b.total is None for b in self._batches)
+
     @cached_property
     def advantage(self) -> FloatArray:
         """(N,) advantage, NaN where none is written."""
