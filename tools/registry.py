@@ -87,6 +87,7 @@ _MODULES = {
         "gold_facts",
         "judge",
         "known_faults",
+        "logged_figures",
         "logged_means",
         "misplaced",
         "phases",
