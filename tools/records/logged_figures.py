@@ -348,8 +348,10 @@ def _token_figures(run: Run, capture: Capture, names: Container[str]) -> Iterato
             means = np.divide(sums, n, out=np.zeros_like(sums), where=n > 0)
             yield name, f"{of}, mean over tokens {said}", sums, n
             yield name, f"{of}, mean over sequences of tokens {said}", means, (n > 0) * 1.0
+            if run.framework == "trl":
+                continue  # takes means alone
             yield name, f"{of}, mean of the sums over tokens {said}", sums, ones
-            if cap:
+            if cap and run.config.text("loss_type") == "dr_grpo":
                 yield name, f"{of}, sum over tokens {said} by the cap", sums, cap * ones
     ends = completion_end(run, capture)
     if "truncation_rate" in names and not ends.guessed:
@@ -382,7 +384,7 @@ def _token_values(run: Run, capture: Capture) -> Iterator[tuple[str, str, FloatA
     own = new if new is not None else old
     if entropy is not None:
         yield "entropy", "entropy", entropy
-        if own is not None:
+        if own is not None and run.framework != "trl":
             yield "entropy", "surprise", -own
     if own is None or ref is None or own.shape != ref.shape:
         return

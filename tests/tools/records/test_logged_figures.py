@@ -132,7 +132,6 @@ ENTROPY = np.arange(ROWS)[:, None] + np.zeros(TOKENS)
     [
         (3.7, 0.0),  # over tokens: (0 + 2 + 6 + 12 + 4 + 10 + 18 + 28) / 20 = 4.0; within 10 %
         (3.5, 0.0),  # over sequences: 28 / 8
-        (10.0, 0.0),  # sums over tokens, mean over sequences: 80 / 8
         (8.0, 1.0),  # twice the mean over tokens
         (6.0, 1.0),
     ],
@@ -141,6 +140,19 @@ def test_entropy_by_hand(of_tokens: MakeRun, measure: Measure, logged: float, sh
     found = measure(TOOL, of_tokens(signals={"entropy": [logged] * 6}, entropy=ENTROPY))
     assert found["entropy_differs"] == share
     assert found["sampled"]
+
+
+@pytest.mark.parametrize(("loss_type", "least"), [("dr_grpo", 2.0), ("dapo", 10.0)])
+def test_a_trainer_may_aggregate_entropy_as_its_loss(
+    of_tokens: MakeRun, measure: Measure, loss_type: str, least: float
+) -> None:
+    # Sums over tokens, mean over sequences: 80 / 8; over a cap of 5 tokens: 80 / 40. 8.0 is none.
+    config = {"loss_type": loss_type, "max_completion_length": 5}
+    for logged, share in ((least, 0.0), (10.0, 0.0), (1.3, 1.0), (8.0, 1.0)):
+        signals = {"entropy": [logged] * 6}
+        run = of_tokens(signals=signals, entropy=ENTROPY, config=config)
+        assert measure(TOOL, replace(run, framework="unknown"))["entropy_differs"] == share
+        assert measure(TOOL, run)["entropy_differs"] == float(logged != 3.5)
 
 
 def test_where_part_of_the_rows_was_captured_the_scatter_of_rows_is_allowed_for(
@@ -183,7 +195,7 @@ def test_kl_of_a_part_of_the_rows_is_not_judged(
 def test_steps_of_several_updates_are_not_judged(
     of_tokens: MakeRun, missing: Callable[..., str], measure: Measure
 ) -> None:
-    run = of_tokens(signals={"entropy": [20.0] * 6}, entropy=ENTROPY)
+    run = of_tokens(signals={"entropy": [9.0] * 6}, entropy=ENTROPY)
     assert measure(TOOL, run)["entropy_differs"] == 1
     settings = replace(run.config, values={**run.config.values, "updates_per_batch": 4.0})
     assert "recomputed" in missing(TOOL, replace(run, framework="verl", config=settings))
