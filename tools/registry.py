@@ -93,6 +93,7 @@ _MODULES = {
         "phases",
         "prompts",
         "requested",
+        "resumed_seeds",
         "resumes",
         "rollout_stall",
         "rows",
