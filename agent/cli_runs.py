@@ -41,6 +41,8 @@ def describe(run: Run) -> dict[str, Any]:
         "run": run.ref,
         "framework": run.framework,
         "version": run.version,
+        "device": run.flight.device,
+        "environment": dict(run.flight.environment),
         "last_step": run.last_step,
         "steps": len(run.signals.steps),
         "signals": [_signal(s) for s in signals],
@@ -129,6 +131,11 @@ def _print(found: dict[str, Any]) -> None:
             clean(f"{config['settings']} settings from {', '.join(config['files']) or 'no file'}"),
         ),
     ]
+    if found["device"]:
+        head.append(("device", clean(found["device"])))
+    if found["environment"]:
+        told = ", ".join(f"{name}={value}" for name, value in found["environment"].items())
+        head.append(("environment", clean(told)))
     say("\n".join(table(head)))
     rows = [("signal", "first", "last", "unit", "key")]
     for s in found["signals"]:

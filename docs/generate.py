@@ -125,6 +125,7 @@ KNOWN_FIELDS = {
     "states": "`engine_logprobs_unused`, `old_logprobs_recomputed` or `ratio_one_by_construction`",
     "means": "what the key means then",
     "package": "name under which the package is installed, which is that of the framework",
+    "wraps": "the framework, where the package is one around it",
     "setting": "name of the setting",
 }
 
@@ -321,7 +322,13 @@ def known_facts() -> str:
         for s in facts.statements
     ]
     meanings = [
-        (f"`{m.key}`", m.package, _versions(m.versions), _cell(m.means), _link(m.source))
+        (
+            f"`{m.key}`",
+            m.package,
+            _versions(m.versions) + (f", with {_conditions(m.when)}" if m.when else ""),
+            _cell(m.means),
+            _link(m.source),
+        )
         for m in facts.meanings
     ]
     return "\n\n".join(

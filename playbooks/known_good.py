@@ -65,7 +65,7 @@ def lint_known_good(facts: KnownGood) -> Iterator[str]:
             yield f"fault `{fault.id}`: no cause `{fault.cause}`{_near(fault.cause, causes())}"
     known = list(framework_names())
     for where, package in (
-        *((f"fault `{f.id}`", f.package) for f in facts.faults),
+        *((f"fault `{f.id}`", f.wraps or f.package) for f in facts.faults),
         *((f"statement `{s.id}`", s.package) for s in facts.statements),
         *((f"meaning of `{m.key}`", m.package) for m in facts.meanings),
         *((f"arrival of `{a.setting}`", a.package) for a in facts.arrivals),
@@ -85,11 +85,22 @@ def known_good_schema() -> str:
 
 
 def _overlap(one: Meaning, other: Meaning) -> bool:
-    """Whether some version lies in both ranges; reports are points, and never overlap a range."""
+    """Whether some version lies in both ranges, under settings that both may have.
+
+    Reports are points, and never overlap a range.
+    """
+    if any(_exclude(wanted, other.when.get(name)) for name, wanted in one.when.items()):
+        return False
     first, second = one.versions, other.versions
     if first.reported_in or second.reported_in:
         return bool(set(first.reported_in) & set(second.reported_in))
     return _starts_before_end(first, second) and _starts_before_end(second, first)
+
+
+def _exclude(wanted: object, other: object) -> bool:
+    """Whether two lists of texts share none."""
+    lists = isinstance(wanted, tuple) and isinstance(other, tuple)
+    return lists and set(wanted).isdisjoint(other)  # type: ignore[call-overload]
 
 
 def _starts_before_end(one: Versions, other: Versions) -> bool:

@@ -158,6 +158,16 @@ class ParameterGroup:
 
 
 @dataclass(frozen=True)
+class Process:
+    """One process that wrote into the record."""
+
+    from_step: int | None
+    """First step after its start; None for the first process."""
+    device: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Stages:
     """Names of the samples in the order of each stage."""
 
@@ -206,6 +216,7 @@ class Flight(Asked):
         versions: Mapping[str, str] | None = None,
         device: str | None = None,
         environment: Mapping[str, str] | None = None,
+        processes: Sequence[Process] = (),
         sources: Callable[[int], Sequence[Source]] = lambda step: (),
         run_sources: Sequence[Source] = (),
     ) -> None:
@@ -218,6 +229,8 @@ class Flight(Asked):
         self.versions: Mapping[str, str] = versions or {}
         self.device = device
         self.environment: Mapping[str, str] = environment or {}
+        self.processes = tuple(processes)
+        """The first one, and later ones whose first step is known, in order."""
         super().__init__(sources)
         self.run_sources = tuple(run_sources)
         self._load = load

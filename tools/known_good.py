@@ -98,6 +98,9 @@ class Fault(Strict):
     id: Id
     package: Package
     """Name under which the package is installed."""
+    wraps: Package | None = None
+    """The framework that it trains with, where the package is another; its version must be on
+    file."""
     versions: Versions
     cause: str
     """Id from the closed list of causes."""
@@ -126,6 +129,7 @@ class Meaning(Strict):
     key: str
     """As the framework writes it, without a tracker's prefix."""
     versions: Versions
+    when: Conditions = {}
     means: Sentence
     source: Stated
     tell_if_unknown: bool = False

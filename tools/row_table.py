@@ -21,7 +21,7 @@ class RowTable:
     def __init__(self, run: Run, batches: Sequence[RolloutBatch]) -> None:
         """`batches` in step order; at least one."""
         self._run = run
-        self._batches = batches
+        self.batches = batches
         self.steps: IntArray = np.array([b.step for b in batches], np.int64)
         """(S,)."""
         self.size: IntArray = np.array([len(b) for b in batches], np.int64)
@@ -44,7 +44,7 @@ class RowTable:
     @cached_property
     def group(self) -> IntArray:
         """(N,) number of each row's group; no two steps share one."""
-        return groups_apart([b.group for b in self._batches])[0]
+        return groups_apart([b.group for b in self.batches])[0]
 
     @cached_property
     def group_step(self) -> IntArray:
@@ -56,12 +56,12 @@ class RowTable:
     @property
     def parts(self) -> list[str]:
         """Names of all reward parts, in order of first appearance."""
-        return list({name: None for b in self._batches for name in b.rewards})
+        return list({name: None for b in self.batches for name in b.rewards})
 
     def part(self, name: str) -> FloatArray:
         """(N,) a reward part, NaN where it was not scored."""
         if name not in self._parts:
-            found = ((b.rewards.get(name), len(b)) for b in self._batches)
+            found = ((b.rewards.get(name), len(b)) for b in self.batches)
             values = [np.full(n, np.nan) if part is None else part for part, n in found]
             self._parts[name] = np.concatenate(values)
         return self._parts[name]
@@ -69,30 +69,35 @@ class RowTable:
     @cached_property
     def total(self) -> FloatArray:
         """(N,) total reward, NaN where it is not known."""
-        alike = len({(b.total is None, *b.rewards) for b in self._batches}) == 1
-        if alike and self._batches[0].total is None:  # one sum over all rows
+        alike = len({(b.total is None, *b.rewards) for b in self.batches}) == 1
+        if alike and self.batches[0].total is None:  # one sum over all rows
             weights = reward_weights(self._run, len(self.parts))
             if weights is None or not self.parts:
                 return np.full(len(self.step), np.nan)
             return weighted_sum(weights, [self.part(name) for name in self.parts])
-        totals = ((b, total_reward(self._run, b)) for b in self._batches)
+        totals = ((b, total_reward(self._run, b)) for b in self.batches)
         return np.concatenate([np.full(len(b), np.nan) if t is None else t for b, t in totals])
+
+    @property
+    def total_is_summed(self) -> bool:
+        """Whether some step's total is not written and has to be summed from the parts."""
+        return any(b.total is None for b in self.batches)
 
     @cached_property
     def advantage(self) -> FloatArray:
         """(N,) advantage, NaN where none is written."""
         return np.concatenate(
-            [np.full(len(b), np.nan) if b.advantage is None else b.advantage for b in self._batches]
+            [np.full(len(b), np.nan) if b.advantage is None else b.advantage for b in self.batches]
         )
 
     def values(self, of: Callable[[RolloutBatch], npt.NDArray[D]]) -> npt.NDArray[D]:
         """(N,) what a function gives for the rows of each batch."""
-        return np.concatenate([of(batch) for batch in self._batches])
+        return np.concatenate([of(batch) for batch in self.batches])
 
     @cached_property
     def prompt_words(self) -> FloatArray:
         """(N,) words of each row's prompt."""
-        words = [len(prompt.split()) for b in self._batches for prompt in b.prompts]
+        words = [len(prompt.split()) for b in self.batches for prompt in b.prompts]
         return np.array(words, np.float64)
 
     @cached_property
@@ -109,7 +114,7 @@ class RowTable:
     def n_tokens(self) -> FloatArray:
         """(N,) completion tokens where the source writes them, else NaN."""
         return np.concatenate(
-            [np.full(len(b), np.nan) if b.n_tokens is None else b.n_tokens for b in self._batches]
+            [np.full(len(b), np.nan) if b.n_tokens is None else b.n_tokens for b in self.batches]
         )
 
     @cached_property
@@ -123,7 +128,7 @@ class RowTable:
         `all_told`: only steps that write one for every row count as such.
         """
         found = cut.copy()
-        for batch, stop in zip(self._batches, np.cumsum(self.size).tolist(), strict=True):
+        for batch, stop in zip(self.batches, np.cumsum(self.size).tolist(), strict=True):
             if batch.cut is not None and (not all_told or all(batch.finish or ())):
                 found[stop - len(batch) : stop] = batch.cut
         return found

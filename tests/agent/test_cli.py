@@ -14,6 +14,7 @@ from firstbad.agent.complaint import told_back
 from firstbad.agent.reading import verdict_of
 from firstbad.agent.report import report
 from firstbad.playbooks.results import LeastBad, Verdict
+from firstbad_recorder import Recorder
 
 MakeRun = Callable[..., Path]
 Fb = Callable[..., tuple[int, str, str]]
@@ -319,6 +320,16 @@ def test_runs_show(fb: Fb, make_run: MakeRun) -> None:
     out = fb("runs", "show", run)[1]
     assert "reward_mean" in out
     assert "checkpoints  none" in out
+
+
+def test_runs_show_where_a_recorder_saw_it(fb: Fb, tmp_path: Path) -> None:
+    with Recorder(tmp_path, device="one\x1b[31m card", environment={"SEED": "7"}) as recorder:
+        recorder.scalars(1, reward=0.5)
+    found = json.loads(fb("runs", "show", tmp_path, "--json")[1])
+    assert (found["device"], found["environment"]) == ("one\x1b[31m card", {"SEED": "7"})
+    out = fb("runs", "show", tmp_path)[1]
+    assert "\x1b[31m" not in out
+    assert "SEED=7" in out
 
 
 def test_events_that_say_the_same_are_one_line() -> None:

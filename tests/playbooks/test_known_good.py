@@ -139,6 +139,17 @@ def test_the_shipped_file_is_sound_and_so_is_its_schema(repo: Path) -> None:
     assert kept == known_good_schema(), "run `firstbad playbook schema known_good` and keep it"
 
 
+@pytest.mark.parametrize(("lists", "problems"), [(("group", "batch"), 0), (("group", "group"), 1)])
+def test_meanings_under_other_settings_do_not_overlap(
+    lists: tuple[str, str], problems: int
+) -> None:
+    facts = copy.deepcopy(SOUND)
+    for entry, text in zip(facts["meanings"], lists, strict=True):
+        entry |= {"versions": {"before": "1.9"}, "when": {"scale_rewards": [text]}}
+    found = list(lint_known_good(parse_known_good(yaml.safe_dump(facts).encode(), "x")))
+    assert len(found) == problems
+
+
 def test_reports_do_not_overlap_with_ranges() -> None:
     facts = copy.deepcopy(SOUND)
     facts["meanings"][1]["versions"] = {"reported_in": ["1.8"]}
@@ -204,3 +215,14 @@ def test_a_run_of_such_a_version_is_told_so_and_no_more(
     notes = [note for note in done.verdict.notes if note.startswith("On record for trl 1.9.0")]
     assert len(notes) == told
     assert all("trl/issues/5312" in note for note in notes)
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.16.0", 1), ("1.17.0", 0)])
+def test_a_ratio_of_itself_is_told_to_say_nothing(
+    repo: Path, tmp_path: Path, version: str, told: int
+) -> None:
+    run = Path(shutil.copytree(repo / "tests" / "runs" / "siskin", tmp_path / "run"))
+    (run / "requirements.txt").write_text(f"trl=={version}\n")
+    done = investigate(str(run), out=tmp_path / "incidents")
+    assert isinstance(done, Finished)
+    assert sum("ratios are 1 says nothing" in note for note in done.verdict.notes) == told

@@ -19,6 +19,7 @@ from firstbad.tools.flight import (
     Norms,
     ParameterGroup,
     Probe,
+    Process,
     Stages,
     Sync,
     SyncedTensor,
@@ -26,6 +27,7 @@ from firstbad.tools.flight import (
 )
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
+from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.ragged import read_ragged
@@ -92,8 +94,13 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
         probes=probes,
         requested=_object(about, "requested"),
         versions={k: as_text(v) for k, v in _object(about, "versions").items()},
-        device=as_text(about["device"]) if isinstance(about.get("device"), str) else None,
-        environment={k: as_text(v) for k, v in _object(about, "environment").items()},
+        device=_device(about),
+        environment=_environment(about),
+        processes=[
+            Process(step, _device(said), _environment(said))
+            for step, said in record.processes
+            if said is about or step is not None
+        ],
         sources=lambda step: [root.source(f, "record") for f in steps[step].values()],
         run_sources=[root.source(file, "record") for file in sources],
     )
@@ -115,6 +122,14 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
             sources=lambda step: [root.source(tokens[step], "capture")],
         )
     return kept
+
+
+def _device(said: Mapping[str, Any]) -> str | None:
+    return as_text(said["device"]) if isinstance(said.get("device"), str) else None
+
+
+def _environment(said: Mapping[str, Any]) -> dict[str, str]:
+    return {k: as_text(v) for k, v in visible(_object(said, "environment")).items()}
 
 
 def _steps_of(root: Root, folder: str) -> dict[int, dict[str, File]]:

@@ -37,6 +37,9 @@ class Record:
     """Where it lies: ends in `/`, or is empty."""
     about: Mapping[str, Any] | None = None
     """Content of its `run.json`; None where there is no record."""
+    processes: list[tuple[int | None, Mapping[str, Any]]] = field(default_factory=list)
+    """What each process wrote of itself, with its first step: None for the first, and where that
+    is not known."""
 
 
 def is_record(value: object) -> bool:
@@ -86,6 +89,7 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
     steps = _restarted_at(record.events, len(later))
     before: dict[str, object] = {}
     for process, step in zip((said, *later), (None, *steps), strict=True):
+        record.processes.append((step, process))
         own = process.get("config")
         settings = visible(own) if isinstance(own, dict) else {}
         around = _around(process)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from firstbad.tools.evidence import Source
-from firstbad.tools.known_good import known_good, known_version
+from firstbad.tools.known_good import all_met, known_good, known_version
 from firstbad.tools.paths import Root
 from firstbad.tools.run import Config, Note
 
@@ -51,13 +51,14 @@ def meanings(
     by_key: dict[str, list[tuple[bool | None, str, bool]]] = {}
     for each in known_good().meanings:
         if each.package == framework and each.key in logged:
-            entry = (each.versions.hold(known), each.means, each.tell_if_unknown)
-            by_key.setdefault(each.key, []).append(entry)
-    for key, told in by_key.items():
-        apply = [means for held, means, _ in told if held]
-        open_ = [means for held, means, tell in told if held is None and tell]
-        if apply:
-            yield Note("meaning", f"`{key}`: {'; '.join(apply)}")
+            held = (each.versions.hold(known), all_met(each.when, config.values))
+            told = False if False in held else None if None in held else True
+            by_key.setdefault(each.key, []).append((told, each.means, each.tell_if_unknown))
+    for key, entries in by_key.items():
+        apply = [means for held, means, _ in entries if held]
+        open_ = dict.fromkeys(means for held, means, tell in entries if held is None and tell)
+        if apply or len(open_) == 1:
+            yield Note("meaning", f"`{key}`: {'; '.join(apply or open_)}")
         elif open_:
             either = " or ".join(open_)
             yield Note("meaning", f"`{key}`: the version is not stated, so either {either}")

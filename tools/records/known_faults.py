@@ -19,7 +19,8 @@ class KnownFaults(Metrics):
     version_known: bool
     """A file states the framework's version."""
     n_listed: int
-    """Faults of this framework that are on record, whatever the version."""
+    """Faults on record of this framework, and of packages around it that files name, whatever the
+    version."""
     n_met: int
     """Of them: the version had it, and the settings are those under which it does harm."""
     n_settings_unknown: int
@@ -44,14 +45,15 @@ def check_known_faults(run: Run) -> Measured[KnownFaults]:
     has put on record.
     """
     book, package, values = known_good(), run.framework, run.config.values
-    listed = [fault for fault in book.faults if fault.package == package]
+    listed = [f for f in book.faults if f.package == package or _is_around(f, run)]
     known = version_of(run, package)
-    if known.exact is None and known.at_least is None:
+    around = {f.package: run.versions[f.package] for f in listed if f.package != package}
+    if known.exact is None and known.at_least is None and not around:
         raise NoData(
             "no file states the framework's version (a model card's `- TRL: 1.16.0`, or "
             "requirements.txt)"
         )
-    of_version = [fault for fault in listed if fault.versions.hold(known)]
+    of_version = [f for f in listed if f.versions.hold(version_of(run, f.package))]
     met = [fault for fault in of_version if all_met(fault.bites_if, values)]
     unknown = [fault for fault in of_version if all_met(fault.bites_if, values) is None]
     facts = {
@@ -66,7 +68,10 @@ def check_known_faults(run: Run) -> Measured[KnownFaults]:
         n_settings_unknown=len(unknown),
         **{fact: True if fact in facts else None for fact in FACTS},
     )
-    named = f"{package} {known.exact}" if known.exact else f"{package} {known.at_least} or later"
+    named = {package: f"{package} {known.exact or f'{known.at_least} or later'}"}
+    if known.exact is None and known.at_least is None:
+        named[package] = f"{package} of unknown version"
+    named |= {name: f"{name} {version}" for name, version in around.items()}
     rows = [_row(fault, MET) for fault in met]
     rows += [_row(fault, NOT_SAID) for fault in unknown]
     tables = [
@@ -79,11 +84,17 @@ def check_known_faults(run: Run) -> Measured[KnownFaults]:
     ]
     return Measured(
         metrics,
-        f"{named}: {len(met)} of {len(listed)} faults on record fit its version and settings",
+        f"{', '.join(named.values())}: {len(met)} of {len(listed)} faults on record fit version "
+        "and settings",
         tables=tuple(table for table in tables if table.rows),
         sources=run.version_sources,
-        quote=" ".join(_told(fault, named) for fault in met),
+        quote=" ".join(_told(fault, named[fault.package]) for fault in met),
     )
+
+
+def _is_around(fault: Fault, run: Run) -> bool:
+    """Whether it is one of a package around the framework, which a file of the run names."""
+    return fault.wraps == run.framework and fault.package in run.versions
 
 
 def _row(fault: Fault, settings: str) -> tuple[str, str, str, str]:

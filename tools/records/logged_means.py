@@ -10,16 +10,18 @@ import numpy as np
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
+from firstbad.tools.records.logging_window import Reading, readings
 from firstbad.tools.records.rank_means import local_first
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import group_stats
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.segments import HeldToSettings, held_to_settings
-from firstbad.tools.updates import mixes_batches
 
 TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
+SELDOM = 0.05
+"""Share of steps at which a signal may differ that counts as agreeing."""
 
 
 class Recomputed(HeldToSettings):
@@ -37,6 +39,10 @@ class Recomputed(HeldToSettings):
     share_differs_shifted: float
     """The same share for that signal when rollouts are stored one step early or late, whichever
     fits better: near 0 where only the step label is off by one."""
+    another_agrees: bool
+    """Another signal, which varies, is logged as it is recomputed at nearly every step, and no
+    guess at the weights of reward parts is needed for the one that differs most often: then the
+    rows are those that the log speaks of, whatever the settings say of their number."""
     share_differs_trained: float
     """The same share when the mean is taken over the rows with an advantage, as where groups
     without contrast are dropped before training; 1 where no advantages are written."""
@@ -58,19 +64,22 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     """Logged reward means and spreads against the same figures recomputed from the rollouts.
 
     Means over all rows of a step; the total is the weighted sum of the parts with the weights of
-    the config. Compared only where a logged row is of one batch, since a mean over several can't be
-    recomputed from the last.
+    the config. A row that is logged every few steps is held against the mean of these steps, where
+    the rollouts of all are there: a mean over several batches can't be recomputed from the last.
 
     Cannot tell: which of the two is wrong; read the rows shown.
     """
     if not run.rollouts:
         raise NoData("no rollouts to recompute the logged means from")
-    if mixes_batches(run):
-        every = run.config.number("logging_steps")
-        raise NoData(f"metrics are averaged over {every:g} steps (`logging_steps`)")
     batches = list(run.rollouts.batches())
     rows = RowTable.of(run, batches)
-    pairs = [p for name, v in _values(rows).items() if len((p := _pairs(run, rows, name, v)).step)]
+    ways = [_Logged(run, rows, reading) for reading in readings(run, rows.steps)]
+    tried = [
+        [p for name, v in _values(rows).items() if len((p := way.pairs(name, v)).step)]
+        for way in ways
+    ]
+    at = min(range(len(ways)), key=lambda i: sum(int(p.differ.sum()) for p in tried[i]))
+    way, pairs = ways[at], tried[at]
     if not pairs:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
     n = sum(len(p.step) for p in pairs)
@@ -79,7 +88,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     first = bad[0][0] if bad else None
     steps = np.unique(np.concatenate([p.step for p in pairs])).tolist()
     good = [s for s in steps if first is None or s < first]
-    spread = _Spread(run, rows)
+    spread = _Spread(way)
     metrics = Recomputed(
         rows_complete=rows_complete(run),
         n_compared=n,
@@ -87,8 +96,9 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         share_differs=round(len(bad) / n, 6),
         worst_signal_share=round(float(worst.differ.mean()), 6),
         share_differs_shifted=round(worst.differ_shifted(), 6),
-        share_differs_trained=round(_differ_trained(run, rows, worst), 6),
-        share_differs_ranks=_differ_ranks(run, rows, batches, worst),
+        another_agrees=_another_agrees(way, pairs, worst),
+        share_differs_trained=round(_differ_trained(way, worst), 6),
+        share_differs_ranks=_differ_ranks(way, batches, worst),
         largest_difference=round(max(float(np.abs(p.logged - p.value).max()) for p in pairs), 6),
         zero_std_logged_mean=_rounded(spread.zero[0]),
         zero_std_recomputed_mean=_rounded(spread.zero[1]),
@@ -163,25 +173,44 @@ def _values(rows: RowTable) -> dict[str, FloatArray]:
     return values
 
 
-def _pairs(run: Run, rows: RowTable, name: str, value: FloatArray) -> _Pairs:
-    logged = rows.logged(run.signals.get(name))
-    both = np.isfinite(logged) & np.isfinite(value)
-    return _Pairs(name, rows.steps[both], logged[both], value[both])
+@dataclass(frozen=True)
+class _Logged:
+    """What the log says, beside the rows, and how a logged row is read."""
+
+    run: Run
+    rows: RowTable
+    read: Reading
+
+    def pairs(self, name: str, value: FloatArray) -> _Pairs:
+        """A signal beside a figure of each step, (S,)."""
+        logged, said = self.rows.logged(self.run.signals.get(name)), self.read(value)
+        both = np.isfinite(logged) & np.isfinite(said)
+        return _Pairs(name, self.rows.steps[both], logged[both], said[both])
 
 
-def _differ_trained(run: Run, rows: RowTable, worst: _Pairs) -> float:
+def _another_agrees(way: _Logged, pairs: Sequence[_Pairs], worst: _Pairs) -> bool:
+    guessed = way.rows.total_is_summed and "reward_weights" not in way.run.config.values
+    if worst.name == "reward_mean" and guessed:
+        return False
+    return any(
+        p is not worst and np.ptp(p.value) > 10 * TOLERANCE and p.differ.mean() <= SELDOM
+        for p in pairs
+    )
+
+
+def _differ_trained(way: _Logged, worst: _Pairs) -> float:
     """Share of the signal's steps that differ from the mean over rows with an advantage."""
+    rows = way.rows
     part = worst.name.removeprefix("reward_part/")
     values = rows.part(part) if part in rows.parts else rows.total
     kept = (np.abs(rows.advantage) > 1e-6) & np.isfinite(values)
-    found = _pairs(run, rows, worst.name, rows.mean(values, kept)).differ
+    found = way.pairs(worst.name, rows.mean(values, kept)).differ
     return float(found.mean()) if len(found) else 1.0
 
 
-def _differ_ranks(
-    run: Run, rows: RowTable, batches: Sequence[RolloutBatch], worst: _Pairs
-) -> float | None:
+def _differ_ranks(way: _Logged, batches: Sequence[RolloutBatch], worst: _Pairs) -> float | None:
     """Share of the signal's steps that differ from every mean taken over ranks first."""
+    rows = way.rows
     ranks = [batch.rank for batch in batches]
     if not batches or any(rank is None or (rank < 0).any() for rank in ranks):
         return None
@@ -193,36 +222,40 @@ def _differ_ranks(
         own = values[at : at + len(rank)]
         figures.append(local_first(own, rank) if np.isfinite(own).all() else [np.nan] * 3)
         at += len(rank)
-    differ = [_pairs(run, rows, worst.name, np.array(v)).differ for v in zip(*figures, strict=True)]
+    differ = [way.pairs(worst.name, np.array(v)).differ for v in zip(*figures, strict=True)]
     return round(min(float(d.mean()) if len(d) else 1.0 for d in differ), 6)
 
 
 class _Spread:
     """Logged spreads of the reward, and shares of groups without any, beside recomputed ones."""
 
-    def __init__(self, run: Run, rows: RowTable) -> None:
+    def __init__(self, way: _Logged) -> None:
+        run, rows, read = way.run, way.rows, way.read
         known = rows.count(~np.isfinite(rows.total)) == 0
         spread = group_stats(rows.total, rows.group).spread
         groups = np.bincount(rows.group_step, minlength=len(rows.steps))
         within = np.bincount(rows.group_step, weights=spread, minlength=len(rows.steps)) / groups
         equal = np.bincount(rows.group_step, weights=spread < 1e-4, minlength=len(rows.steps))
         logged = rows.logged(run.signals.get("frac_zero_variance_groups"))
-        both = known & np.isfinite(logged)
-        zero = np.array([logged[both], (equal / groups)[both]])
+        shares = read(np.where(known, equal / groups, np.nan))
+        both = np.isfinite(shares) & np.isfinite(logged)
+        zero = np.array([logged[both], shares[both]])
         self.zero = zero.mean(axis=1).tolist() if both.any() else (None, None)
         self.zero_differs = bool(np.abs(zero[0] - zero[1]).mean() > 0.01) if both.any() else None
         std = rows.logged(run.signals.get("reward_std"))
-        use = known & np.isfinite(std) & (rows.size > 1)
-        overall = (
-            rows.spread(rows.total)[use] * np.sqrt(rows.size / np.maximum(rows.size - 1, 1))[use]
+        unbiased = np.sqrt(rows.size / np.maximum(rows.size - 1, 1))
+        usable = known & (rows.size > 1)
+        overall, within = (
+            read(np.where(usable, v, np.nan)) for v in (rows.spread(rows.total) * unbiased, within)
         )
+        use = np.isfinite(overall) & np.isfinite(within) & np.isfinite(std)
         self.std_is_global: bool | None = None
         """Whether the logged spread fits the batch's better than the mean of the groups'.
 
         None where the two are the same, as with one group a step.
         """
-        if use.sum() >= 5 and not np.allclose(overall, within[use], rtol=1e-6):
-            apart = (np.abs(std[use] - fits).mean() for fits in (overall, within[use]))
+        if use.sum() >= 5 and not np.allclose(overall[use], within[use], rtol=1e-6):
+            apart = (np.abs(std[use] - fits[use]).mean() for fits in (overall, within))
             self.std_is_global = bool(next(apart) < next(apart))
 
 

@@ -19,6 +19,8 @@ BESIDE = 10
 MOST = 4
 """Changes that are shown, the last ones."""
 TEXT = 160
+VARIABLES = 20
+"""Of the environment, shown."""
 KINDS = {"resume": "resume", "phase": "new phase", "config_change": "new settings"}
 SIGNALS = {
     "reward": "reward_mean",
@@ -115,6 +117,7 @@ def _table(run: Run, step: int, said: _Said, asked: Mapping[str, int]) -> Table:
         before, after = (dict(_of_rollouts(run, side, asked)) for side in batches)
         rows += [(name, before.get(name), after.get(name)) for name in after]
     rows += _of_signals(run, step)
+    rows += _of_processes(run, step)
     spans = [f"{b[0].step} to {b[-1].step}" if b else "none" for b in batches]
     if not all(batches):
         spans = [f"up to {step - 1}", f"from {step}"]
@@ -153,6 +156,18 @@ def _of_signals(run: Run, step: int) -> Iterator[tuple[Scalar, ...]]:
             after = signal.values[signal.steps >= step][:BESIDE]
             if len(before) and len(after):
                 yield name, _short(before.mean()), _short(after.mean())
+
+
+def _of_processes(run: Run, step: int) -> Iterator[tuple[Scalar, ...]]:
+    """Where a recorder saw it: device and environment of the processes of both sides."""
+    sides = [[p for p in run.flight.processes if (p.from_step or 0) <= s] for s in (step - 1, step)]
+    if not all(sides):
+        return
+    before, after = (side[-1] for side in sides)
+    yield "device", before.device, after.device
+    for name in sorted({*before.environment, *after.environment})[:VARIABLES]:
+        values = (p.environment.get(name) for p in (before, after))
+        yield f"`{name}`", *(None if v is None else v[:TEXT] for v in values)
 
 
 def _mean(values: list[FloatArray]) -> float | None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-import numpy as np
-
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import RolloutBatch, Run
-from firstbad.tools.segments import resumes
 
 LONG = 3
 """Words from which on a completion counts: shorter ones repeat by themselves."""
@@ -38,11 +35,6 @@ class Seeds(Dated):
     other_same_share: float | None
     ranks_sharing: int | None
     """Most ranks that used one seed in one step; None where no ranks are recorded."""
-    reused_from_step: int | None
-    """A resume from which on nearly all rows have seeds that stood in earlier steps, where before
-    it hardly any had: sampling began its sequence of seeds again."""
-    reused_same_share: float | None
-    """Of the rows since then whose prompt stood before with the same seed: the same completion."""
 
 
 @tool
@@ -65,7 +57,6 @@ def check_seeds(run: Run) -> Measured[Seeds]:
     at = None
     if alike[-1]:
         at = 0 if all(alike) else len(alike) - alike[::-1].index(False)
-    reused, again = _begun_again(run, batches)
     ranks = [_ranks_sharing(b) for b in batches if b.rank is not None]
     metrics = Seeds(
         n_rows=sum(seed is not None for b in batches for seed in b.seed or ()),
@@ -74,8 +65,6 @@ def check_seeds(run: Run) -> Measured[Seeds]:
         other_pairs=total.other,
         other_same_share=_share(total.other_same, total.other),
         ranks_sharing=max(ranks, default=None),
-        reused_from_step=reused,
-        reused_same_share=again,
         last_good_step=batches[at - 1].step if at else None,
         first_bad_step=None if at is None else batches[at].step,
         from_start=at == 0,
@@ -107,8 +96,6 @@ def check_seeds(run: Run) -> Measured[Seeds]:
         )
         if metrics.other_same_share is not None:
             text += f"; of {total.other} pairs of other seeds {percent(metrics.other_same_share)}"
-    if reused is not None:
-        text += f"; from the resume at step {reused} on the seeds of earlier steps come again"
     return Measured(
         metrics, text, tables=(table,) if worst else (), signal="seeds of the completions"
     )
@@ -162,32 +149,3 @@ def _ranks_sharing(batch: RolloutBatch) -> int:
     assert batch.rank is not None
     pairs = set(zip(batch.seed or (), batch.rank.tolist(), strict=True))
     return max(Counter(seed for seed, _ in pairs if seed is not None).values(), default=0)
-
-
-def _begun_again(run: Run, batches: list[RolloutBatch]) -> tuple[int | None, float | None]:
-    """The resume from which on seeds come again, and how often a completion then does."""
-    seen: dict[str, int] = {}
-    first_text: dict[tuple[str, str], str] = {}
-    known: list[float] = []
-    same: list[list[bool]] = []
-    for batch in batches:
-        rows = [
-            (seed, (prompt, seed), text)
-            for seed, prompt, text in zip(
-                batch.seed or (), batch.prompts, batch.completions, strict=True
-            )
-            if seed is not None
-        ]
-        known.append(float(np.mean([seed in seen for seed, _, _ in rows])))
-        same.append([first_text[key] == text for _, key, text in rows if key in first_text])
-        for seed, key, text in rows:
-            seen.setdefault(seed, batch.step)
-            first_text.setdefault(key, text)
-    steps = [b.step for b in batches]
-    for resume in resumes(run):
-        before = [k for step, k in zip(steps, known, strict=True) if step < resume]
-        since = [k for step, k in zip(steps, known, strict=True) if step >= resume]
-        if len(before) > 1 and since and max(before) < 1 - NEARLY and since[0] >= NEARLY:
-            again = [s for step, of in zip(steps, same, strict=True) if step >= resume for s in of]
-            return resume, round(float(np.mean(again)), 6) if again else None
-    return None, None

@@ -39,6 +39,11 @@ class CutScores(Dated):
     score_right: float | None
     score_malformed: float | None
     """... of finished rows without an answer in the form that at least half of the rows have."""
+    malformed_share: float
+    """Of the finished rows: those."""
+    malformed_as_wrong: bool
+    """Malformed rows get the score of wrong ones that are well-formed, within 2 % of the range, and
+    nearly all of them do; False with fewer than 30 of either."""
     cut_as_wrong: bool
     """Cut rows get the score of wrong ones, within 2 % of the range, and nearly all of them do."""
     cut_scored_alike: float | None
@@ -91,12 +96,8 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
     usual = _usual(score[wrong])
     alike = float((score[cut] == usual).mean()) if usual is not None and cut.any() else None
     means = [_mean_of(score[kind]) for kind in (cut, wrong, ~cut & right)]
-    same = (
-        means[0] is not None
-        and means[1] is not None
-        and abs(means[0] - means[1]) <= SAME * max(high - low, 1e-9)
-        and (alike or 0.0) > 1 - SAME
-    )
+    same = _alike(score[cut], score[wrong], high - low)
+    malformed = ~cut & _malformed(batches, cut_all)[use]
     sixth = np.minimum(step * 6 // len(batches), 5)
     rates = [float(right[sixth == k].mean()) if (sixth == k).any() else 0.0 for k in range(6)]
     best = int(np.argmax(rates))
@@ -115,7 +116,9 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
         score_cut=means[0],
         score_wrong=means[1],
         score_right=means[2],
-        score_malformed=_mean_of(score[~cut & _malformed(batches, cut_all)[use]]),
+        score_malformed=_mean_of(score[malformed]),
+        malformed_share=_rate(malformed, ~cut) or 0.0,
+        malformed_as_wrong=_alike(score[malformed], score[wrong & ~malformed], high - low),
         cut_as_wrong=same,
         cut_scored_alike=None if alike is None else _r(alike),
         solved_best=_r(solved[0]),
@@ -134,7 +137,12 @@ def compare_cut_scores(run: Run) -> Measured[CutScores]:
         columns=("kind", "rows", "mean score"),
         rows=tuple(
             (kind, int(mask.sum()), _r(float(score[mask].mean())))
-            for kind, mask in (("cut", cut), ("wrong", wrong), ("right", ~cut & right))
+            for kind, mask in (
+                ("cut", cut),
+                ("malformed", malformed),
+                ("wrong", wrong & ~malformed),
+                ("right", ~cut & right),
+            )
             if mask.any()
         ),
     )
@@ -158,6 +166,15 @@ def _malformed(batches: list[RolloutBatch], cut: BoolArray) -> BoolArray:
         if not cut.all() and found[~cut].mean() >= 0.5:
             return ~found
     return np.zeros(len(texts), bool)
+
+
+def _alike(score: FloatArray, wrong: FloatArray, span: float) -> bool:
+    """Whether rows are scored as wrong ones are: on average, and nearly each by itself."""
+    means, usual = (_mean_of(score), _mean_of(wrong)), _usual(wrong)
+    if means[0] is None or means[1] is None or usual is None:
+        return False
+    near = abs(means[0] - means[1]) <= SAME * max(span, 1e-9)
+    return bool(near and (score == usual).mean() > 1 - SAME)
 
 
 def _usual(score: FloatArray) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from firstbad.tools.cut import left_out
@@ -12,7 +14,7 @@ from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.rewards import reward_weights
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import Run
+from firstbad.tools.run import BoolArray, IntArray, RolloutBatch, Run
 from firstbad.tools.stats import raised_stretch
 
 OFTEN = 0.02
@@ -34,6 +36,14 @@ class Unscored(Dated):
     """Largest share of one step."""
     stretch_gain: float
     """Log-likelihood gained by the stretch, nats; 0 when there is none."""
+    short_by: int | None
+    """Rows without a score in a step: the commonest number in the steps counted here; None where
+    no step has any."""
+    short_steps: int
+    """Steps whose rows without a score are exactly the last ones, as many as `short_by`, and have
+    no error on record: the list of scores is shorter than that of the rows."""
+    short_share: float | None
+    """Of the steps inside the stretch with rows that lack a score: those."""
     weight: float | None
     """Weight of the outcome part in the total; None where it is not known."""
 
@@ -44,7 +54,8 @@ def count_unscored(run: Run) -> Measured[Unscored]:
 
     TRL sums the scores that are there, so a row without one is paid like a wrong answer. Of other
     parts it is usual that they have nothing to say on some rows: a tool that was not called. Cut
-    rows need no score where none of them carries an advantage.
+    rows need no score where none of them carries an advantage. Gaps of a verifier that fails stand
+    anywhere; those of a list that is too short are the last rows, as many at every step.
 
     Cannot tell: a verifier that scores its own failures as 0 (see `rejudge`), nor one that fails
     for all completions of a prompt at once.
@@ -67,6 +78,10 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         inside = (np.arange(len(rows.steps)) >= stretch.first) & (
             np.arange(len(rows.steps)) < stretch.stop
         )
+    short = _short_lists(batches, rows, name, np.isnan(rows.part(name)) & ~left_out(rows))
+    gaps = short[inside & (hits > 0)]
+    usual = int(np.bincount(np.abs(gaps)).argmax()) if len(gaps) else None
+    n_short = int((gaps == usual).sum()) if usual is not None else 0
     share = float(hits[inside].sum() / rows.size[inside].sum())
     often = share > OFTEN
     first = (stretch.first if stretch is not None else 0) if often else None
@@ -79,6 +94,9 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         ),
         share_largest=_r((hits / rows.size).max()),
         stretch_gain=_r(stretch.gain) if stretch else 0.0,
+        short_by=usual,
+        short_steps=n_short,
+        short_share=_r(n_short / len(gaps)) if len(gaps) else None,
         weight=_weight(run, rows.parts, name),
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
@@ -106,6 +124,21 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         window=(steps[0], steps[-1]),
         signal=f"rows without a score of `{name}`",
     )
+
+
+def _short_lists(
+    batches: Sequence[RolloutBatch], rows: RowTable, name: str, missing: BoolArray
+) -> IntArray:
+    """(S,) rows without a score of each step; negative where they are not just its last ones.
+
+    ... or where an error of the scoring is on record for one of them.
+    """
+    n = rows.count(missing)
+    place = np.arange(len(rows.step)) - np.repeat(np.cumsum(rows.size) - rows.size, rows.size)
+    last = place >= (rows.size - n)[rows.step]
+    raised = [bool(e) for b in batches for e in b.errors.get(name) or [None] * len(b)]
+    odd = rows.count(missing & (~last | np.array(raised, bool))) > 0
+    return np.where(odd, -n, n)
 
 
 def _weight(run: Run, parts: list[str], name: str) -> float | None:

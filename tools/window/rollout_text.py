@@ -47,6 +47,13 @@ SCRIPTS = frozenset(
     )
 )
 
+INTERVALS = re.compile(r"\[[^][()]*\)|\([^][()]*\]")
+"""Half-open, as in `[0, 1)`: no bracket is missing there."""
+IN_A_SENTENCE = re.compile(
+    r"(?:\w\s*[,(，、（]|\w\s+(?:an|and|but|of|or|than|the|to|which|whose))\s*\Z", re.I
+)
+"""Ends that no sentence has: a comma, or a word that another must follow."""
+
 
 class RolloutText(Metrics):
     """Shares of completions by kind, before and after; differences are after less before."""
@@ -61,7 +68,7 @@ class RolloutText(Metrics):
     """Replacement or control characters, or letters of three and more scripts."""
     broken_before: float
     broken_after: float
-    """An opened tag, brace or fence is never closed, or the text is empty."""
+    """A tag, bracket or fence stays open, a sentence breaks off, or no text is there."""
     distinct_before: float
     distinct_after: float
     """Distinct completions over completions, within groups."""
@@ -75,7 +82,7 @@ class RolloutText(Metrics):
 
 @tool
 def read_rollouts(
-    run: Run, *, before: int | None = None, after: int | None = None, rows: int = 8
+    run: Run, *, before: int | None = None, after: int | None = None, rows: int = 20
 ) -> Measured[RolloutText]:
     """Kinds of completions up to step `before` and from step `after` on, with the rows shown.
 
@@ -235,7 +242,10 @@ def _script(ch: str) -> str:
 
 
 def is_broken(text: str) -> bool:
-    """Whether the text is empty, or opens a tag, brace or code fence that it never closes."""
+    """Whether a text is empty, breaks off in a sentence, or leaves open what it opened.
+
+    What opens: a tag, brace, bracket or code fence.
+    """
     if not text.strip():
         return True
     opened: Counter[str] = Counter()
@@ -243,7 +253,10 @@ def is_broken(text: str) -> bool:
         opened[name.lower()] += -1 if slash else 1
     if any(n > 0 for n in opened.values()):
         return True
-    return text.count("```") % 2 == 1 or text.count("{") > text.count("}")
+    if text.count("```") % 2 == 1 or text.count("{") > text.count("}"):
+        return True
+    lists = INTERVALS.sub("", text)
+    return lists.count("[") > lists.count("]") or IN_A_SENTENCE.search(text) is not None
 
 
 def _r(value: float) -> float:

@@ -107,6 +107,8 @@ def _column(run: Run, step: int, kept: FlightStep | None) -> dict[str, Scalar]:
     found: dict[str, Scalar] = {}
     if kept is not None:
         found |= {
+            "kept as": None if kept.kept is None else kept.kept.replace("_", " "),
+            "kept because of": kept.why,
             "batch": kept.batch,
             "weights (version)": kept.policy_version,
             "checkpoint before it": kept.checkpoint,

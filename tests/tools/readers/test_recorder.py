@@ -69,6 +69,18 @@ def test_other_versions_after_a_restart(tmp_path: Path, silent: bool) -> None:
     assert change in told(open_run(str(tmp_path)))
 
 
+def test_device_and_environment_of_each_process(tmp_path: Path) -> None:
+    for first, card in ((1, "one card"), (4, "two cards")):
+        around = {"WORLD_SIZE": str(first), "HF_TOKEN": "hf_secret"}
+        with Recorder(tmp_path, device=card, environment=around) as recorder:
+            recorder.scalars(first, reward=0.5)
+    begun, restarted = open_run(str(tmp_path)).flight.processes
+    assert (begun.from_step, begun.device, begun.environment) == (
+        None, "one card", {"WORLD_SIZE": "1", "HF_TOKEN": "<hidden>"},
+    )  # fmt: skip
+    assert (restarted.from_step, restarted.device) == (4, "two cards")
+
+
 def test_a_record_that_was_not_closed_says_so(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.scalars(1, reward=0.5)

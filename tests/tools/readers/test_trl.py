@@ -542,6 +542,7 @@ def test_broken_settings_are_notes(make: Any, tmp_path: Path) -> None:
     ("name", "text", "version", "meaning"),
     [
         ("README.md", "# x\n- TRL: 0.26.2\n", "0.26.2", "within-group"),
+        ("README.md", "- TRL: 0.21.0\n", "0.21.0", "within-group"),
         ("README.md", "- TRL: 1.16.0\n", "1.16.0", "whole generation batch"),
         ("README.md", "made with TRL: 0.1 by hand", None, "not stated"),
         ("args.json", '{"multi_objective_aggregation": "x"}', None, "whole generation batch"),
@@ -558,6 +559,22 @@ def test_what_reward_std_means(
     assert run.version == version
     (note,) = [note for note in run.notes if "`reward_std`" in note.text]
     assert meaning in note.text
+
+
+@pytest.mark.parametrize(
+    ("version", "scale", "meaning"),
+    [("0.24.0", "batch", "whole"), ("0.24.0", "none", "within"), ("0.21.0", "batch", "within")],
+)
+def test_from_0_22_to_0_26_reward_std_follows_the_scaling(
+    make: Any, tmp_path: Path, version: str, scale: str, meaning: str
+) -> None:
+    make.state("trainer_state.json", [{"step": 1, "reward_std": 0.5, "frac_reward_zero_std": 0.0}])
+    make.text("README.md", f"- TRL: {version}\n")
+    make.text("args.json", json.dumps({"scale_rewards": scale}))
+    (note,) = [n for n in open_run(str(tmp_path)).notes if "`reward_std`" in n.text]
+    said = {"whole": "the standard deviation over the whole", "within": "the mean of the within"}
+    assert said[meaning] in note.text
+    assert all(text not in note.text for key, text in said.items() if key != meaning)
 
 
 def test_ms_swift(make: Any, tmp_path: Path) -> None:

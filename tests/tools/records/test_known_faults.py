@@ -77,6 +77,22 @@ def test_means_of_micro_batches_end_with_the_legacy_workers(
     assert measure(TOOL, made(make_run, version, config, framework="verl"))["n_met"] == met
 
 
+@pytest.mark.parametrize(
+    ("rate", "version", "met"), [(5e-5, "0.2.5", 1), (1e-6, "0.2.5", 0), (5e-5, "0.2.6", 0)]
+)
+def test_a_package_around_the_framework_has_its_own(
+    make_run: MakeRun, evidence: Callable[..., Evidence], rate: float, version: str, met: int
+) -> None:
+    config = {"learning_rate": rate}
+    found = evidence(TOOL, make_run(config=config, versions={"hello-agents": version}))
+    assert found.metrics is not None
+    assert (found.metrics["n_met"], found.metrics["version_known"]) == (met, False)
+    assert found.quote.startswith("On record for hello-agents 0.2.5") == bool(met)
+    # ... and only around the framework that it trains with.
+    other = make_run(config=config, versions={"hello-agents": version}, framework="verl")
+    assert evidence(TOOL, other).status == "no_data"
+
+
 def test_an_unknown_version_claims_nothing(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "version" in missing(TOOL, made(make_run, None, OFF))
     assert "version" in missing(TOOL, made(make_run, None, OFF, framework="unknown"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.run import Config, RolloutBatch, Run, Signal, Signals
 
 TOOL = "recompute_means"
 ONSET = 31
@@ -222,3 +223,60 @@ def test_the_order_of_rows_and_the_step_numbers_do_not_matter(
     after = measure(TOOL, changed.shift_steps(moved, by))
     assert after == changed.dates_moved(before, by)
     assert before["first_bad_step"] == 9
+
+
+def every_fifth(run: Run, change: Callable[[Values], None] = lambda values: None, **of: Any) -> Run:
+    """The run with a row of means each five steps instead of one each step."""
+    means: Values = {}
+    for name, signal in run.signals.known.items():
+        means[name] = signal.values.reshape(-1, 5).mean(axis=1)
+    change(means)
+    steps = np.arange(5, 5 * len(next(iter(means.values()))) + 1, 5)
+    known = {n: Signal(n, steps, v, n) for n, v in means.items()}
+    config = Config({**run.config.values, "logging_steps": 5})
+    return replace(run, signals=Signals(known), config=config, **of)
+
+
+def test_rows_of_several_steps_are_held_against_the_mean_of_these(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    run = simulate(1)
+    found = measure(TOOL, every_fifth(run))
+    assert (found["share_differs"], found["n_signals"]) == (0, 3)
+    assert found["n_compared"] == 3 * len(run.rollouts.steps) // 5
+
+    def too_high(values: Values) -> None:
+        values["reward_part/correct"] *= 1.3
+
+    wrong = measure(TOOL, every_fifth(run, too_high))
+    assert wrong["worst_signal_share"] == 1
+    assert wrong["first_bad_step"] == 5
+    assert wrong["another_agrees"]
+
+
+def test_outside_trl_a_row_may_hold_the_last_step_alone(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    run = simulate(1)
+
+    def last(values: Values) -> None:
+        for name in values:
+            values[name] = run.signals.known[name].values[4::5]
+
+    assert measure(TOOL, every_fifth(run, last, framework="own"))["share_differs"] == 0
+    assert measure(TOOL, every_fifth(run, last))["worst_signal_share"] > 0.9
+
+
+def test_no_other_mean_vouches_for_rows_whose_weights_are_guessed(
+    simulate: MakeRun, measure: Measure
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_mean"] *= 1.3
+
+    run = simulate(1, log=log)
+    stated = {**run.config.values, "reward_weights": [1.0, 0.2]}
+    guessed = {name: v for name, v in stated.items() if name != "reward_weights"}
+    totals = [b.total is None for b in run.rollouts.batches()]
+    assert all(totals)
+    assert not measure(TOOL, replace(run, config=Config(guessed)))["another_agrees"]
+    assert measure(TOOL, replace(run, config=Config(stated)))["another_agrees"]

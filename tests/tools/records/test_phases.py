@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from firstbad.tools.evidence import Evidence
+from firstbad.tools.flight import Flight, Process
 from firstbad.tools.run import RolloutBatch, Run
 
 TOOL = "compare_phases"
@@ -73,6 +74,22 @@ def test_settings_at_a_resume_are_told(make_run: MakeRun, batch: MakeBatch, evid
     assert rows["new settings"] == (None, "beta: 0.0 -> 0.04")
     assert rows["prompts that no earlier step asked"] == (1.0, 0.0)
     assert found.summary == "changes on record: step 11 (resume, new settings)"
+
+
+def test_device_and_environment_of_both_sides(
+    make_run: MakeRun, batch: MakeBatch, evidence: Read
+) -> None:
+    processes = [
+        Process(None, "one card", {"WORLD_SIZE": "1"}),
+        Process(13, "two cards", {"WORLD_SIZE": "2", "SEED": "7"}),
+    ]
+    events = [("resume", 13, "again")]
+    run = make_run(rollouts=changed(batch, 99), events=events, flight=Flight(processes=processes))
+    rows = shown(evidence(TOOL, run))
+    assert rows["device"] == ("one card", "two cards")
+    assert (rows["`WORLD_SIZE`"], rows["`SEED`"]) == (("1", "2"), (None, "7"))
+    bare = make_run(rollouts=changed(batch, 99), events=events)
+    assert "device" not in shown(evidence(TOOL, bare))
 
 
 def test_without_rollouts_the_signals_are_left(make_run: MakeRun, evidence: Read) -> None:

@@ -1,4 +1,4 @@
-"""Recorded seeds: equal ones that give equal texts, those of a stream, those used again."""
+"""Recorded seeds: equal ones that give equal texts, and those of a stream."""
 
 from __future__ import annotations
 
@@ -64,37 +64,6 @@ def test_rows_without_a_seed_and_short_ones_are_left_out(
     ]
     found = measure(TOOL, make_run(rollouts=rollouts))
     assert (found["n_rows"], found["equal_pairs"], found["other_pairs"]) == (6, 2, 0)
-
-
-@pytest.mark.parametrize(("again", "known"), [(True, 21), (False, None)])
-def test_seeds_that_come_again_after_a_resume(
-    make_run: MakeRun, batch: Batch, measure: Measure, again: bool, known: int | None
-) -> None:
-    rollouts = []
-    for step in range(1, 31):
-        of = step - 20 if again and step > 20 else step
-        rollouts.append(drawn(batch, step, [f"{of}.{i}" for i in range(4)], said(step, *"abcd")))
-    run = make_run(rollouts=rollouts, events=[("resume", 21, "step goes back")])
-    found = measure(TOOL, run)
-    assert (found["reused_from_step"], found["equal_pairs"]) == (known, 0)
-
-
-def test_a_completion_that_comes_again_with_its_seed(
-    make_run: MakeRun, batch: Batch, measure: Measure
-) -> None:
-    rollouts = [
-        drawn(
-            batch,
-            step,
-            [f"{(step - 1) % 20}.{i}" for i in range(4)],
-            said((step - 1) % 20, *("abcd" if step < 26 else "wxyz")),
-            prompts=[f"task {(step - 1) % 20}"] * 4,
-        )
-        for step in range(1, 31)
-    ]
-    run = make_run(rollouts=rollouts, events=[("resume", 21, "step goes back")])
-    found = measure(TOOL, run)
-    assert (found["reused_from_step"], found["reused_same_share"]) == (21, 0.5)
 
 
 def test_no_seeds(make_run: MakeRun, batch: Batch, missing: Callable[..., str]) -> None:

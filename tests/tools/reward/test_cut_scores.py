@@ -78,3 +78,23 @@ def test_without_finish_reasons(make_run: MakeRun, batch: MakeBatch, missing: Mi
     bare = [batch(s, rewards={"correct": [1, 0]}) for s in range(1, 9)]
     assert "finish reasons" in missing(TOOL, make_run(rollouts=bare))
     assert "fewer than six" in missing(TOOL, make_run(rollouts=bare[:3]))
+
+
+@pytest.mark.parametrize(("score", "alike"), [(0.0, True), (-0.5, False)])
+def test_malformed_answers_scored_as_wrong_ones_or_apart(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure, score: float, alike: bool
+) -> None:
+    # Of ten rows four are right, two wrong, two malformed, two cut.
+    def of(step: int) -> RolloutBatch:
+        return batch(
+            step,
+            rewards={"correct": [1.0] * 4 + [0.0] * 2 + [score] * 2 + [0.0] * 2},
+            completions=["<answer>1</answer>"] * 6 + ["it is 1"] * 2 + ["so then"] * 2,
+            finish=["stop"] * 8 + ["length"] * 2,
+        )
+
+    found = measure(TOOL, make_run(rollouts=[of(s) for s in range(1, 61)]))
+    assert (found["score_malformed"], found["malformed_share"]) == (score, 0.25)
+    assert found["malformed_as_wrong"] is alike
+    few = measure(TOOL, make_run(rollouts=[of(s) for s in range(1, 11)]))
+    assert (few["score_malformed"], few["malformed_as_wrong"]) == (None, False)

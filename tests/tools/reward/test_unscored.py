@@ -96,3 +96,32 @@ def test_a_cut_row_needs_a_score_where_it_carries_an_advantage(
     )
     run = make_run(rollouts=[rows], config={"num_generations": 4})
     assert measure(TOOL, run)["share"] == share
+
+
+def test_a_list_that_is_too_short_is_told_from_gaps_elsewhere(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # Eight rows a step. The last two lack a score: once by the list, once with an error on record.
+    def found(*lost: tuple[int, ...], **fields: Any) -> dict[str, Any]:
+        rows = [
+            batch(
+                s,
+                rewards={"correct": [nan if i in gaps else float(i % 2) for i in range(8)]},
+                size=4,
+                **fields,
+            )
+            for s, gaps in enumerate(lost, 1)
+        ]
+        return measure(TOOL, make_run(rollouts=rows, config={"num_generations": 4}))
+
+    short = found(*[(6, 7)] * 6)
+    assert (short["short_by"], short["short_steps"], short["short_share"]) == (2, 6, 1)
+    assert (short["share"], short["first_bad_step"]) == (0.25, 1)
+    inside = found(*[(5, 6)] * 6)
+    assert (inside["short_by"], inside["short_steps"], inside["short_share"]) == (2, 0, 0)
+    changing = found((6, 7), (7,), (5, 6, 7), (6, 7), (7,), (6, 7))
+    assert (changing["short_by"], changing["short_steps"], changing["short_share"]) == (2, 3, 0.5)
+    raised = found(*[(6, 7)] * 6, errors={"correct": [None] * 7 + ["timeout"]})
+    assert (raised["short_steps"], raised["short_share"]) == (0, 0)
+    whole = found(*[()] * 6)
+    assert (whole["short_by"], whole["short_steps"], whole["short_share"]) == (None, 0, None)

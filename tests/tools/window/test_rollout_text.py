@@ -163,6 +163,18 @@ def test_garbage(text: str, expected: bool) -> None:
         ("```\nx\n```", False),
         ("f(x) = {x}", False),
         ("vector<int> x;", False),
+        ('[{"city": "Rome"}, {"city"', True),
+        ("The values are [1, 2, 3", True),
+        ("The values are [1, 2, 3]", False),
+        ("x lies in [0, 1) or in (2, 3]", False),
+        (r"\[ x = 1 \]", False),
+        ("First we take the sum of the", True),
+        ("First we take three of them, and then,", True),
+        ("首先我们计算，", True),
+        ("It is what we think of", True),
+        ("so the answer is seven", False),
+        ("the right option is A", False),
+        ("A", False),
     ],
 )
 def test_broken(text: str, expected: bool) -> None:

@@ -36,6 +36,7 @@ def run(make_run: Make, capture: Callable[..., Capture]) -> Run:
             FlightStep(
                 40,
                 kept="first_bad",
+                why="reward fell",
                 batch="b2",
                 norms=(Norms(3.0, 1.0), Norms(9.0, 1.0)),
                 seeds={"s": 4},
@@ -54,6 +55,8 @@ def test_three_states_lie_side_by_side(run: Run) -> None:
     sides = ("before the change (30)", "at the change (40)", "one after (41)")
     assert table.columns == ("of the step", *sides)
     rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["kept as"] == ("last good", "first bad", "after")
+    assert rows["kept because of"] == (None, "reward fell", None)
     assert rows["batch"] == ("b1", "b2", None)
     assert rows["gradient norm before clipping"] == (None, 9.0, None)
     assert rows["seeds"] == (None, "s 4", None)

@@ -1,0 +1,62 @@
+"""Rows without a score: a list that is too short, and a verifier that gives no verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synthetic.cases import Case
+from synthetic.policy import Array, Ints
+from synthetic.trainer import Batch, Trainer
+
+LOST = 5
+
+
+class ScoresLost(Trainer):
+    """From the onset on a few rows of each step have no score, and count as 0 in the total."""
+
+    def lost(self, n: int) -> Ints:
+        """Rows without a score."""
+        return np.arange(n - LOST, n)
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        parts = super().score(batch)
+        if self.after:
+            for values in parts.values():
+                values[self.lost(len(values))] = np.nan
+        return parts
+
+    def rollout_rows(self, batch: Batch) -> list[dict[str, object]]:
+        rows = super().rollout_rows(batch)
+        for i in self.lost(len(rows)).tolist() if self.after else []:
+            del rows[i]["rewards"], rows[i]["reward"]
+        return rows
+
+
+class NoVerdict(ScoresLost):
+    """As many rows anywhere in the step."""
+
+    def lost(self, n: int) -> Ints:
+        return np.random.default_rng(self.step).choice(n, LOST, replace=False)
+
+
+LISTS, SCORED = "records.score_lists", "reward.unscored"
+CASES = [
+    Case(
+        "r110",
+        ScoresLost,
+        "incident",
+        "id.rows",
+        (31, 31),
+        {LISTS: "fail", SCORED: "not_reached"},
+        twin_of="reward.verifier_outage",
+    ),
+    Case(
+        "r111",
+        NoVerdict,
+        "incident",
+        "reward.verifier_outage",
+        (28, 33),
+        {LISTS: "pass", SCORED: "fail"},
+        twin_of="id.rows",
+    ),
+]

@@ -1,0 +1,79 @@
+"""Seeds that begin again at a resume, of rows and of steps, and completions that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstbad.tools.flight import Flight, FlightStep
+from firstbad.tools.run import RolloutBatch, Run
+
+TOOL = "check_resumed_seeds"
+RESUMED = [("resume", 21, "step goes back")]
+MakeRun = Callable[..., Run]
+Batch = Callable[..., RolloutBatch]
+Measure = Callable[..., dict[str, Any]]
+
+
+def drawn(batch: Batch, step: int, of: int, texts: str = "abcd", **fields: Any) -> RolloutBatch:
+    """A group of four, sampled as step `of` was."""
+    completions = [f"answer of step {of} is {text}" for text in texts]
+    return batch(step, rewards={"r": np.zeros(4)}, completions=completions, **fields)
+
+
+def of_steps(seeds: Callable[[int], dict[str, object]]) -> Flight:
+    return Flight(range(1, 31), lambda step: FlightStep(step, seeds=seeds(step)))
+
+
+@pytest.mark.parametrize(("again", "known"), [(True, 21), (False, None)])
+def test_seeds_of_rows_that_come_again_with_other_prompts(
+    make_run: MakeRun, batch: Batch, measure: Measure, again: bool, known: int | None
+) -> None:
+    rollouts = []
+    for step in range(1, 31):
+        of = step - 20 if again and step > 20 else step
+        rollouts.append(drawn(batch, step, step, seed=[f"{of}.{i}" for i in range(4)]))
+    found = measure(TOOL, make_run(rollouts=rollouts, events=RESUMED))
+    assert (found["reused_from_step"], found["by_row"], found["n_resumes"]) == (known, True, 1)
+    assert (found["n_again"], found["same_share"], found["first_bad_step"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_completions_that_come_again_with_their_seeds(
+    make_run: MakeRun, batch: Batch, measure: Measure, by_row: bool
+) -> None:
+    rollouts, parts = [], {}
+    for step in range(1, 31):
+        of = (step - 1) % 20
+        if by_row:
+            parts = {"seed": [f"{of}.{i}" for i in range(4)]}
+        said = "abcd" if step < 26 else "wxyz"
+        rollouts.append(drawn(batch, step, of, said, prompts=[f"task {of}"] * 4, **parts))
+    flight = of_steps(lambda step: {"python": 7, "sampler": (step - 1) % 20 + 1000})
+    found = measure(
+        TOOL, make_run(rollouts=rollouts, events=RESUMED, **({} if by_row else {"flight": flight}))
+    )
+    assert (found["reused_from_step"], found["by_row"]) == (21, by_row)
+    # Ten steps of four rows: in five of them all four are the same again, and no neighbour's.
+    assert (found["n_again"], found["same_share"], found["other_same_share"]) == (40, 0.5, 0)
+    assert (found["last_good_step"], found["first_bad_step"]) == (20, 21)
+
+
+def test_seeds_of_steps_that_go_on(make_run: MakeRun, batch: Batch, measure: Measure) -> None:
+    rollouts = [drawn(batch, step, step) for step in range(1, 31)]
+    run = make_run(rollouts=rollouts, events=RESUMED, flight=of_steps(lambda s: {"sampler": s}))
+    assert measure(TOOL, run)["reused_from_step"] is None
+
+
+def test_seeds_that_are_no_sequence_are_not_measured(
+    make_run: MakeRun, batch: Batch, missing: Callable[..., str]
+) -> None:
+    rollouts = [drawn(batch, step, step) for step in range(1, 31)]
+    never_varies = of_steps(lambda step: {"sampler": 7})
+    of_two = of_steps(lambda step: {"sampler": step % 2})
+    for flight in (never_varies, of_two, of_steps(lambda step: {})):
+        run = make_run(rollouts=rollouts, events=RESUMED, flight=flight)
+        assert "no seeds" in missing(TOOL, run)

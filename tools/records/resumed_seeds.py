@@ -1,0 +1,154 @@
+"""Does sampling begin its sequence of seeds again at a resume, and do completions come again?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from firstbad.tools.errors import NoData
+from firstbad.tools.evidence import Dated
+from firstbad.tools.numbers import percent
+from firstbad.tools.registry import Measured, tool
+from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.segments import resumes
+
+LONG = 3
+"""Words from which on a completion counts: shorter ones repeat by themselves."""
+NEARLY = 0.9
+"""Share of seeds that stood before from which on, and of others up to which, a step counts."""
+
+
+class ResumedSeeds(Dated):
+    """Seeds of rows, or of steps by name, that vary before a resume and begin again at it.
+
+    Dated by that resume where completions come again with them; where none does, nothing is dated.
+    """
+
+    n_resumes: int
+    reused_from_step: int | None
+    """The resume from which on seeds stood in earlier steps, where before it hardly any had."""
+    by_row: bool
+    """Seeds are recorded with the rows; else with the steps."""
+    n_again: int
+    """Rows since then, of three words or more, whose prompt stood before with the same seed (where
+    seeds are those of steps: at the same place among the samples of the prompt)."""
+    same_share: float | None
+    """Of these: the same completion, word for word."""
+    other_same_share: float | None
+    """Of these: the completion that another sample of that earlier group had."""
+
+
+@tool
+def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
+    """Seeds after a resume that are those of earlier steps, and whether completions are too.
+
+    A sequence of seeds that begins again does no harm by itself: other prompts and weights make
+    other completions. Seeds that never vary are no sequence.
+
+    Cannot tell: a state of a random generator that no seed names.
+    """
+    marked = list(_row_marks(run))
+    by_row = bool(marked)
+    if not by_row:
+        marked = list(_step_marks(run))
+    if not marked:
+        raise NoData("no seeds that vary are recorded, neither with rows nor with captured steps")
+    starts = resumes(run)
+    at = next((step for step in starts if _begins_again(marked, step)), None)
+    same, other = _come_again(run, marked, at) if at is not None else ([], [])
+    before = [m.step for m in marked if at is not None and m.step < at]
+    share = round(float(np.mean(same)), 6) if same else None
+    metrics = ResumedSeeds(
+        n_resumes=len(starts),
+        reused_from_step=at,
+        by_row=by_row,
+        n_again=len(same),
+        same_share=share,
+        other_same_share=round(float(np.mean(other)), 6) if other else None,
+        last_good_step=before[-1] if share else None,
+        first_bad_step=at if share else None,
+    )
+    text = "no resume at which a sequence of seeds begins again"
+    if at is not None:
+        text = f"from the resume at step {at} on the seeds of earlier steps come again"
+        if share is not None:
+            text += f", and {percent(share)} of {len(same)} completions with them"
+    return Measured(metrics, text, signal="seeds of the sampling")
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """A step with its seeds."""
+
+    step: int
+    seeds: tuple[Hashable, ...]
+    by_row: bool
+
+
+def _row_marks(run: Run) -> Iterator[_Marked]:
+    for batch in run.rollouts.batches():
+        if batch.seed is not None and any(batch.seed):
+            yield _Marked(batch.step, tuple(s for s in batch.seed if s is not None), True)
+
+
+def _step_marks(run: Run) -> Iterator[_Marked]:
+    """By the seeds that are never the same twice before the first resume; others tell nothing."""
+    first = min(resumes(run), default=None)
+    kept = [step for step in run.flight if step.seeds and step.first_pass is not False]
+    names = sorted({name for step in kept for name in step.seeds})
+    for name in names:
+        early = [str(s.seeds.get(name)) for s in kept if first is None or s.step < first]
+        if len(early) > 1 and len(set(early)) == len(early):
+            for step in kept:
+                if name in step.seeds:
+                    yield _Marked(step.step, (str(step.seeds[name]),), False)
+            return
+
+
+def _begins_again(marked: Sequence[_Marked], resume: int) -> bool:
+    seen: set[Hashable] = set()
+    known: list[float] = []
+    for one in marked:
+        known.append(float(np.mean([seed in seen for seed in one.seeds])))
+        seen.update(one.seeds)
+    before = [k for one, k in zip(marked, known, strict=True) if one.step < resume]
+    since = [k for one, k in zip(marked, known, strict=True) if one.step >= resume]
+    return len(before) > 1 and bool(since) and max(before) < 1 - NEARLY and since[0] >= NEARLY
+
+
+def _come_again(run: Run, marked: Sequence[_Marked], resume: int) -> tuple[list[bool], list[bool]]:
+    """For each row since the resume that has a forerunner: is it the same, or another's of it?"""
+    marks = {one.step: one for one in marked if one.step in set(run.rollouts.steps.tolist())}
+    where: dict[Hashable, tuple[Hashable, int]] = {}
+    groups: dict[Hashable, list[str]] = {}
+    same, other = [], []
+    for batch in run.rollouts.batches(sorted(marks)):
+        found = list(_keys(batch, marks[batch.step]))
+        for key, _, text in found if batch.step >= resume else []:
+            if key in where and len(text.split()) >= LONG:
+                group, i = where[key]
+                before = groups[group]
+                same.append(before[i] == text)
+                if len(before) > 1:
+                    other.append(before[(i + 1) % len(before)] == text)
+        for key, group, text in found:
+            texts = groups.setdefault(group, [])
+            where.setdefault(key, (group, len(texts)))
+            texts.append(text)
+    return same, other
+
+
+def _keys(batch: RolloutBatch, mark: _Marked) -> Iterator[tuple[Hashable, Hashable, str]]:
+    """Of each row: what another with the same prompt and seed shares, its group, its text."""
+    count: dict[str, int] = {}
+    seeds = batch.seed if mark.by_row and batch.seed is not None else [None] * len(batch)
+    rows = zip(batch.prompts, seeds, batch.completions, batch.group.tolist(), strict=True)
+    for prompt, seed, text, group in rows:
+        place = count.get(prompt, 0)
+        count[prompt] = place + 1
+        if mark.by_row and seed is None:
+            continue
+        key = (prompt, seed) if mark.by_row else (prompt, place, mark.seeds)
+        yield key, (batch.step, group), text
