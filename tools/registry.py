@@ -106,6 +106,7 @@ _MODULES = {
         "completion_ids",
         "declared",
         "deliveries",
+        "delivery_gaps",
         "engine_tokens",
         "first_pass",
         "first_tokens",

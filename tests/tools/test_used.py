@@ -50,6 +50,7 @@ WITHOUT_DATA = (
     "compare_stages",
     "compare_states",
     "count_scoring_errors",
+    "find_delivery_gaps",
     "find_still_parameters",
     "fit_processing",
     "fit_version",

@@ -182,7 +182,7 @@ def _kinds(batches: list[RolloutBatch]) -> dict[str, float]:
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether one word, one phrase of two to four words, or one character makes most of the text."""
+    """Whether one word, a phrase of two to four words, or one character makes most of the text."""
     words = text.split()
     top, n = next(iter(Counter("".join(words)).most_common(1)), ("", 0))
     if n >= RUN_OF_ONE and n > 0.5 * sum(map(len, words)) and not top.isdigit():
