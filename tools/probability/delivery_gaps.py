@@ -12,7 +12,7 @@ from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number
 from firstbad.tools.probability.sides import claimed_lag, pooled, read_sides
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Run
+from firstbad.tools.run import FloatArray, Run
 from firstbad.tools.segments import resumes
 
 FEWEST = 5
@@ -135,10 +135,11 @@ def _differences(run: Run, found: _Stretch | None) -> tuple[int, float | None, f
     """Tokens in the stretch, and the mean abs(trainer - engine) inside and outside of it."""
     if found is None:
         return 0, None, None
-    inside, outside = [], []
+    inside: list[FloatArray] = []
+    outside: list[FloatArray] = []
     for s, use, delta in pooled(list(read_sides(run, "trainer", "engine")), "trainer", "engine"):
         (inside if found.first <= s.step <= found.last else outside).append(np.abs(delta[use]))
-    n = sum(map(len, inside))
+    n = sum(len(values) for values in inside)
     if n:
         return n, _mean(np.concatenate(inside)), _mean(np.concatenate([*outside, np.empty(0)]))
     logged = run.signals.get(LOGGED)

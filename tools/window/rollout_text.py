@@ -184,9 +184,10 @@ def _kinds(batches: list[RolloutBatch]) -> dict[str, float]:
 def is_repetitive(text: str) -> bool:
     """Whether one word, a phrase of two to four words, or one character makes most of the text."""
     words = text.split()
-    top, n = next(iter(Counter("".join(words)).most_common(1)), ("", 0))
-    if n >= RUN_OF_ONE and n > 0.5 * sum(map(len, words)) and not top.isdigit():
-        return True
+    written = "".join(words)
+    for character, n in Counter(written).most_common(1):
+        if n >= RUN_OF_ONE and n > 0.5 * len(written) and not character.isdigit():
+            return True
     if len(words) < 10:
         # Long text without spaces: the same few characters over and over.
         return len(text) >= 40 and len(set(text)) <= 3
