@@ -113,6 +113,7 @@ _MODULES = {
         "fitting_weights",
         "floors",
         "logprob_gap",
+        "origin",
         "policy_lag",
         "processed_logprobs",
         "prompt_ids",

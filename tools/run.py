@@ -135,8 +135,8 @@ class RolloutBatch:
     sample: Sequence[str] | None = None
     """Names of the rows, where the source gives them; equal names are equal samples."""
     prompt_id: Sequence[str] | None = None
-    policy_version: IntArray | None = None
-    """(R,) number of the weights that sampled each row."""
+    policy_version: FloatArray | None = None
+    """(R,) number of the weights that sampled each row; NaN where a row names none."""
     seed: Sequence[str | None] | None = None
     rank: IntArray | None = None
     errors: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
