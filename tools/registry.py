@@ -115,6 +115,7 @@ _MODULES = {
         "logprob_gap",
         "origin",
         "policy_lag",
+        "positions",
         "processed_logprobs",
         "prompt_ids",
         "ratios",

@@ -36,6 +36,7 @@ WITHOUT_DATA = (
     "check_objective_probe",
     "check_parameter_groups",
     "check_policy_lag",
+    "check_positions",
     "check_row_origin",
     "check_seeds",
     "check_stop_tokens",
