@@ -29,7 +29,7 @@ class Positions(Dated):
     """Median of such steps from one token to the next, which are 1 elsewhere."""
     shift_share: float
     """Share of rows that begin at another position than the first one without padding (or 0, where
-    all have some): legal where a model knows positions only relative to each other, as with rotary ones."""
+    all have some): legal where a model knows positions only relative to each other."""
     shift_is_padding: float
     """Share of those that begin as much later as they have padding before them."""
 
