@@ -280,6 +280,12 @@ class Capture:
     compute_dtypes: Mapping[str, str] = field(default_factory=dict)
     """What arrays were computed in, where the source says so."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, without reading those that are read when asked for."""
+        known = getattr(self.arrays, "nbytes", None)
+        return sum(a.nbytes for a in self.arrays.values()) if known is None else int(known)
+
     @cached_property
     def derived(self) -> dict[object, object]:
         """What several tools make of this capture, kept by what it is."""
@@ -351,7 +357,7 @@ class Captures(Asked):
         if step in self._kept:
             return self._kept[step]
         capture = self._load(step)
-        size = sum(array.nbytes for array in capture.arrays.values())
+        size = capture.nbytes
         if size <= self._room:
             self._kept[step] = capture
             self._room -= size
