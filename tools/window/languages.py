@@ -12,31 +12,31 @@ from firstbad.tools.run import RolloutBatch
 
 LOOKED_AT = 20_000
 """Characters of a text that are looked at."""
-LATIN = "LATIN"
+LATIN = "Latin"
 SCRIPTS = frozenset(
     (
-        "ARABIC",
-        "ARMENIAN",
-        "BENGALI",
-        "CYRILLIC",
-        "DEVANAGARI",
-        "ETHIOPIC",
-        "GEORGIAN",
-        "GUJARATI",
-        "GURMUKHI",
-        "HANGUL",
-        "HEBREW",
-        "KANNADA",
-        "KHMER",
-        "LAO",
+        "Arabic",
+        "Armenian",
+        "Bengali",
+        "Cyrillic",
+        "Devanagari",
+        "Ethiopic",
+        "Georgian",
+        "Gujarati",
+        "Gurmukhi",
+        "Hangul",
+        "Hebrew",
+        "Kannada",
+        "Khmer",
+        "Lao",
         LATIN,
-        "MALAYALAM",
-        "MYANMAR",
-        "SINHALA",
-        "TAMIL",
-        "TELUGU",
-        "THAI",
-        "TIBETAN",
+        "Malayalam",
+        "Myanmar",
+        "Sinhala",
+        "Tamil",
+        "Telugu",
+        "Thai",
+        "Tibetan",
     )
 )
 _ASCII_LETTERS = re.compile("[A-Za-z]")
@@ -108,7 +108,7 @@ def _script(ch: str) -> str:
     if ch.isascii():
         return LATIN
     name = unicodedata.name(ch, "").split()
-    first = name[0] if name else ""
-    if first in ("HIRAGANA", "KATAKANA", "CJK", "KATAKANA-HIRAGANA"):
-        return "CJK"
+    first = name[0].capitalize() if name else ""
+    if first in ("Hiragana", "Katakana", "Cjk", "Katakana-hiragana"):
+        return "Chinese or Japanese"
     return first if first in SCRIPTS else ""

@@ -122,7 +122,7 @@ def read_rollouts(
         f"text before and after: repetition {_percent(x, y, 'repetition')}, garbage "
         f"{_percent(x, y, 'garbage')}, broken off {_percent(x, y, 'broken')}, distinct "
         f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words"
-        + (f", unasked in {script.capitalize()} {_percent(x, y, 'language')}" if script else ""),
+        + (f", in {script} letters unasked {_percent(x, y, 'language')}" if script else ""),
         tables=(table,),
         window=(int(early[0]), int(late[-1])),
     )
