@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from firstbad.tools.errors import UserError
+from firstbad.tools.paths import File
 from firstbad.tools.readers import open_run, ragged
 from firstbad.tools.readers.tensors import Array, Stored, read_stored
 from firstbad.tools.registry import run_tool
@@ -48,7 +49,7 @@ def _asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the arrays that are read, in order."""
     names: list[str] = []
 
-    def noted(file: ragged.File, one: Stored) -> Array:
+    def noted(file: File, one: Stored) -> Array:
         names.append(one.name)
         return read_stored(file, one)
 
