@@ -1,4 +1,4 @@
-"""Budgets: start-up, time and memory of an investigation against the size of the run.
+"""Budgets: start-up, time, memory and bytes read of an investigation against the size of the run.
 
     python benchmarks/budgets.py [--steps 1000] [--long 50000] [--json]
 
@@ -106,6 +106,19 @@ def command(*arguments: str) -> float:
     return best
 
 
+def bytes_read(run: Path) -> float:
+    """Bytes that an investigation reads of a run, over those that its files hold."""
+    script = Path(__file__).with_name("bytes_read.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(run), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kinds = json.loads(done.stdout).values()
+    return float(sum(k["read"] for k in kinds) / sum(k["held"] for k in kinds))
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
@@ -133,6 +146,7 @@ def main() -> None:
             seconds, memory = measure(INVESTIGATE, str(run), str(folder / f"out-{steps}"))
             found[f"investigate_{steps}_seconds"] = seconds
             found[f"investigate_{steps}_mb"] = memory
+        found["bytes_read_over_held"] = bytes_read(source)
         run = folder / "run-long"
         stretch(source, run, arguments.long, 100)
         seconds, memory = measure(INVESTIGATE, str(run), str(folder / "out-long"))

@@ -135,8 +135,8 @@ class RolloutBatch:
     sample: Sequence[str] | None = None
     """Names of the rows, where the source gives them; equal names are equal samples."""
     prompt_id: Sequence[str] | None = None
-    policy_version: IntArray | None = None
-    """(R,) number of the weights that sampled each row."""
+    policy_version: FloatArray | None = None
+    """(R,) number of the weights that sampled each row; NaN where a row names none."""
     seed: Sequence[str | None] | None = None
     rank: IntArray | None = None
     errors: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
@@ -288,6 +288,12 @@ class Capture:
     compute_dtypes: Mapping[str, str] = field(default_factory=dict)
     """What arrays were computed in, where the source says so."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, without reading those that are read when asked for."""
+        known = getattr(self.arrays, "nbytes", None)
+        return sum(a.nbytes for a in self.arrays.values()) if known is None else int(known)
+
     @cached_property
     def derived(self) -> dict[object, object]:
         """What several tools make of this capture, kept by what it is."""
@@ -359,7 +365,7 @@ class Captures(Asked):
         if step in self._kept:
             return self._kept[step]
         capture = self._load(step)
-        size = sum(array.nbytes for array in capture.arrays.values())
+        size = capture.nbytes
         if size <= self._room:
             self._kept[step] = capture
             self._room -= size

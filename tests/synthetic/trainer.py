@@ -148,6 +148,10 @@ class Trainer:
         """(R, V) what the engine samples from, given its logits."""
         return values / self.s.temperature
 
+    def delivers(self) -> bool:
+        """Whether a delivery is made, and written down, before the rollouts of the step."""
+        return True
+
     def sync(self) -> dict[str, object]:
         """Deliver the weights to the engine; what the ledger says of it."""
         self.engine = self.table.copy()
@@ -413,11 +417,12 @@ class Trainer:
         keep = set(np.linspace(1, s.steps, s.captures).round().astype(int).tolist())
         with Recorder(folder, config=self.config(), requested=self.requested()) as recorder:
             for self.step in range(1, s.steps + 1):
-                said = self.sync()
-                recorder.sync(
-                    self.step - 1,
-                    **{"version": self.version, "engine_version": self.engine_version, **said},
-                )
+                if self.delivers():
+                    said = self.sync()
+                    recorder.sync(
+                        (self.step - 1) * s.updates,
+                        **{"version": self.version, "engine_version": self.engine_version, **said},
+                    )
                 batch = self.prepared(self.generate(self.step))
                 for update in range(s.updates):
                     self.train(recorder, batch, update, self.step in keep)

@@ -118,14 +118,17 @@ def check_masks(run: Run) -> Measured[Masks]:
     guessed = False
     without = 0
     example: Table | None = None
+    sound: Table | None = None
     for capture in run.captures:
         ids, mask = capture.arrays.get("token_id"), capture.arrays.get("loss_mask")
         if ids is None or mask is None or mask.shape != ids.shape:
             without += ids is not None
             continue
-        count, was_guessed, shown = _count(run, capture)
+        wanted = example is None, sound is None
+        count, was_guessed, shown = _count(run, capture, *wanted)
         guessed |= was_guessed
-        if example is None and shown is not None:
+        sound = sound or shown
+        if example is None and count.wrong:
             example = shown
         counts.append(count)
     if not counts:
@@ -169,9 +172,8 @@ def check_masks(run: Run) -> Measured[Masks]:
         from_start=bool(bad) and not good,
         sampled=True,
     )
-    tables = [_per_capture(counts)]
-    if example is not None:
-        tables += [example, _table_of_ends(counts)]
+    shown = example or sound  # without a wrong row there is one to check by eye
+    tables = [_per_capture(counts), *([shown] if shown else []), _table_of_ends(counts)]
     text = (
         f"{rows} rows of {len(counts)} captures: {wrong} with a loss mask that differs from the ids"
     )
@@ -199,7 +201,9 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 6) if whole else 0.0
 
 
-def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
+def _count(
+    run: Run, capture: Capture, show_wrong: bool, show_sound: bool
+) -> tuple[_Count, bool, Table | None]:
     end = completion_end(run, capture)
     real = end.real
     loss = np.asarray(capture.arrays["loss_mask"]) != 0
@@ -243,8 +247,9 @@ def _count(run: Run, capture: Capture) -> tuple[_Count, bool, Table | None]:
         ends=_ends(loss, real, prompt),
     )
     shown = None
-    if wrong.any():
-        shown = token_table(run, capture, real, prompt, int(np.argmax(wrong)))
+    if show_wrong if wrong.any() else show_sound:
+        row = int(np.argmax(wrong if wrong.any() else trained))
+        shown = token_table(run, capture, real, prompt, row)
     return count, end.guessed, shown
 
 

@@ -24,7 +24,7 @@ from firstbad.tools.tokens import pad_id, sources
 SHOWN = 40
 """Tokens of a row that are shown, ..."""
 LEAD_IN = 4
-"""... and how many of them before the first wrong one."""
+"""... and how many of them before the first wrong one, or the border, and behind the stop."""
 NAMES = {
     PADDING: "padding",
     SYSTEM: "system",
@@ -35,7 +35,7 @@ NAMES = {
 
 
 def token_table(run: Run, capture: Capture, real: BoolArray, prompt: BoolArray, row: int) -> Table:
-    """A row from a few tokens before its first wrong one on.
+    """A row from a few tokens before its first wrong one on; a sound one about border and stop.
 
     `real` (R, T) is the mask that the ids call for, `prompt` (R, P) the one that the prompt has.
     Columns of masks that were not captured are left out; further objectives have their own.
@@ -50,7 +50,7 @@ def token_table(run: Run, capture: Capture, real: BoolArray, prompt: BoolArray, 
     columns: dict[str, list[Scalar]] = {
         "position": [i - border for i in range(len(ids))],
         "id": [int(i) for i in ids],
-        "text": [texts.get(int(i), "") for i in ids],
+        **({"text": [texts.get(int(i), "") for i in ids]} if texts else {}),
         "source": list(source),
     }
     attention, _ = _side_by_side(capture, "attention_mask", row)
@@ -64,14 +64,24 @@ def token_table(run: Run, capture: Capture, real: BoolArray, prompt: BoolArray, 
             columns[f"in {name.removeprefix('loss_mask.')}"] = [int(m != 0) for m in other]
     columns["advantage"] = _advantages(capture, row, border, len(ids))
     wrong = (loss != 0) != expected
-    start = max(0, int(np.argmax(wrong)) - LEAD_IN) if wrong.any() else max(0, border - LEAD_IN)
-    shown = range(start, min(len(ids), start + SHOWN))
+    if wrong.any():
+        shown = _from(int(np.argmax(wrong)) - LEAD_IN, SHOWN, len(ids))
+    else:  # what a person checks: the border of the prompt, and the stop with what is behind it
+        half = SHOWN // 2
+        last = int(np.flatnonzero(expected)[-1]) if expected.any() else border
+        stop = _from(last + 1 + LEAD_IN - half, half, len(ids))
+        shown = sorted({*_from(border - LEAD_IN, half, len(ids)), *stop})
     return Table(
         title=f"token table: step {capture.step}, row {row}",
         columns=tuple(columns),
         rows=tuple(tuple(column[i] for column in columns.values()) for i in shown),
         cut_rows=len(ids) - len(shown),
     )
+
+
+def _from(start: int, n: int, end: int) -> list[int]:
+    """`n` places from `start` on, as far as the row goes."""
+    return list(range(max(0, start), min(end, max(0, start) + n)))
 
 
 def _side_by_side(capture: Capture, name: str, row: int) -> tuple[IntArray, int]:

@@ -60,8 +60,6 @@ class PolicyLag(Dated):
     late: float
     over_early: float
     """`late` less `early`, in updates."""
-    newer_share: float
-    """Share of rows that claim weights that the trainer did not have yet."""
     n_lagging_tokens: int | None
     """Captured tokens of rows that are older than the trainer, with log-probs of both sides."""
     lagging_difference: float | None
@@ -82,16 +80,17 @@ class PolicyLag(Dated):
 def check_policy_lag(run: Run) -> Measured[PolicyLag]:
     """Policy version of the rollouts against that of the trainer, and against the allowed lag.
 
-    Older weights are legal in asynchronous training within the allowed lag.
+    Older weights are legal in asynchronous training within the allowed lag. Rows that name no
+    version are left out: see `check_row_origin`.
 
     Cannot tell: whether the claimed version is the one that sampled; see `compare_logprobs`.
     """
     lags = {
-        step: lag
+        step: known
         for step in run.flight.steps
         if run.flight.at(step).first_pass is not False
         and (lag := claimed_lag(run, step)) is not None
-        and len(lag)
+        and len(known := lag[np.isfinite(lag)])
     }
     if not lags:
         raise NoData("no captured steps with the policy version of trainer and rollouts")
@@ -123,7 +122,6 @@ def check_policy_lag(run: Run) -> Measured[PolicyLag]:
         early=_r(thirds[0].mean()),
         late=_r(thirds[-1].mean()),
         over_early=_r(thirds[-1].mean() - thirds[0].mean()),
-        newer_share=_r((everything < 0).mean()),
         n_lagging_tokens=fits.n,
         lagging_difference=fits.lagging,
         current_difference=fits.current,

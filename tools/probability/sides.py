@@ -29,9 +29,9 @@ class Sides:
     is known to have used the weights of `old`."""
     entropy: FloatArray | None
     varentropy: FloatArray | None
-    lag: IntArray | None
+    lag: FloatArray | None
     """(R,) updates that the trainer's weights are ahead of those that sampled the row, as the
-    record claims; None where it does not say."""
+    record claims; NaN for rows of which it says nothing, None where it says nothing of any."""
     pads: dict[str, FloatArray]
     """(R,) each: tokens of padding before the answer, and how far its first position is off."""
 
@@ -77,8 +77,11 @@ def samples_of(run: Run) -> Iterator[Capture]:
             yield capture
 
 
-def claimed_lag(run: Run, step: int) -> IntArray | None:
-    """(R,) updates between the weights that sampled each row of a step and the trainer's."""
+def claimed_lag(run: Run, step: int) -> FloatArray | None:
+    """(R,) updates between the weights that sampled each row of a step and the trainer's.
+
+    NaN for a row that names none; None where no row does, or the trainer's version is not known.
+    """
     if step not in run.flight.steps or step not in run.rollouts.steps:
         return None
     ours, theirs = run.flight.at(step).policy_version, run.rollouts.batch(step).policy_version

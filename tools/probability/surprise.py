@@ -26,6 +26,9 @@ TAIL = 3.0
 """k1/k3 beyond which the samples lack the tail that k3 weighs."""
 SELDOM = 1e-3
 """Chance below which a stretch too small for a pool of its own dates anything."""
+LEAST_VARIANCE = 100.0
+"""Least sum of varentropies, nats^2, that a z is divided by the root of: near zero entropy the sum
+of so few rare tokens is far from normal."""
 FORK = 1.5
 """Entropy, in nats, above which a token is a fork: a hotter sampler shows there as well."""
 FEWEST_FORKS = 200
@@ -44,8 +47,12 @@ class Surprise(Dated):
 
     n_captures: int
     n_tokens: int
+    variance: float | None
+    """Sum of the varentropies of all tokens, nats^2; None where a capture lacks them."""
     surprise_all: float
     z_all: float
+    """Sum of the surprises over the root of that of the varentropies, or of 100 where there is
+    less; without varentropies over the spread of tokens or of captures, whichever is wider."""
     surprise_early: float | None
     """Before the change that divides the captures best (or None: no room for two pools)."""
     surprise_late: float | None
@@ -111,6 +118,8 @@ class _Dump:
     step: int
     surprise: FloatArray
     """Per token."""
+    variance: float | None
+    """Sum of the varentropies of these tokens."""
     fork: BoolArray
     """Per token."""
     row_mean: FloatArray
@@ -192,9 +201,11 @@ def test_surprise(run: Run) -> Measured[Surprise]:
     )
     if follows:
         quiet = _last_near(run, early)
+    variance = _variance(dumps)
     metrics = Surprise(
         n_captures=len(dumps),
         n_tokens=n,
+        variance=None if variance is None else round(variance, 4),
         surprise_all=pools["all"][0],
         z_all=pools["all"][1],
         surprise_early=pools["early"][0] if cut else None,
@@ -290,6 +301,7 @@ def read_dump(run: Run, capture: Capture) -> _Dump | None:
     return _Dump(
         capture.step,
         d[use],
+        _sum_of(capture.numbers("varentropy"), use),
         entropy[use] > FORK,
         d.sum(axis=1) / np.maximum(counts, 1),
         counts.astype(float),
@@ -301,18 +313,35 @@ def read_dump(run: Run, capture: Capture) -> _Dump | None:
 
 
 def _pool(dumps: list[_Dump]) -> tuple[float, float]:
-    """Pooled mean, and its z from the spread over tokens or over captures, whichever is wider.
+    """Pooled mean, and its z: by the varentropies where captured.
 
-    Where entropy is near 0 the rare tokens are missing from the sample and the spread over tokens
-    alone makes z explode.
+    Without them by the spread over tokens or over captures, whichever is wider: where entropy is
+    near 0 the rare tokens are missing from the sample, and the spread over tokens alone makes z
+    explode.
     """
     values = np.concatenate([d.surprise for d in dumps])
+    variance = _variance(dumps)
     error = float(np.std(values)) / np.sqrt(len(values))
-    if len(dumps) >= 3:
+    if variance is not None:
+        error = float(np.sqrt(max(variance, LEAST_VARIANCE))) / len(values)
+    elif len(dumps) >= 3:
         means = np.array([d.surprise.mean() for d in dumps])
         error = max(error, float(np.std(means, ddof=1)) / np.sqrt(len(dumps)))
     mean = float(values.mean())
     return round(mean, 6), round(mean / error, 4) if error > 0 else 0.0
+
+
+def _variance(dumps: list[_Dump]) -> float | None:
+    """Sum of the varentropies; None where a capture lacks them."""
+    known = [d.variance for d in dumps if d.variance is not None]
+    return sum(known) if len(known) == len(dumps) else None
+
+
+def _sum_of(varentropy: FloatArray | None, use: BoolArray) -> float | None:
+    if varentropy is None or varentropy.shape != use.shape:
+        return None
+    values = varentropy[use]
+    return float(np.maximum(values, 0).sum()) if np.isfinite(values).all() else None
 
 
 def _fork_surprise(dumps: list[_Dump]) -> float | None:

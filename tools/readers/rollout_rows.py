@@ -90,7 +90,7 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
         n_tokens=_whole(n_tokens),
         sample=None if named is None else [as_text(value) for value in named],
         prompt_id=None if prompt_ids is None else [as_text(value) for value in prompt_ids],
-        policy_version=_whole(version),
+        policy_version=version if version is not None and np.isfinite(version).any() else None,
         seed=None if seeds is None else [None if v is None else as_text(v) for v in seeds],
         rank=_whole(rank),
         errors={

@@ -8,6 +8,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,7 @@ def read_arrays(
     except UserError:
         raise
     except _BROKEN as error:
-        reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
-        raise UserError(f"`{file.name}` cannot be read: {reason}") from None
+        raise _unreadable(file, error) from None
     numbers = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
     for name, array in numbers.items():
         _bounded(file, name, array.shape)
@@ -135,33 +135,96 @@ def safe_header(file: File, *, most_bytes: int = _MAX_HEADER) -> tuple[dict[str,
     return header, 8 + length
 
 
+@dataclass(frozen=True)
+class Stored:
+    """One array of a safetensors file, by its header."""
+
+    name: str
+    kind: str
+    """Dtype in the words of the format."""
+    shape: tuple[int, ...]
+    first: int
+    """Place of its first byte in the file."""
+
+    @property
+    def dtype(self) -> str:
+        """As numpy names it, or `bfloat16`."""
+        return "bfloat16" if self.kind == "BF16" else str(np.dtype(_SAFE[self.kind]))
+
+    @property
+    def size(self) -> int:
+        """Numbers."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self.size * np.dtype(_SAFE[self.kind]).itemsize
+
+
+def safe_entries(
+    file: File, wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, Stored]:
+    """Arrays of numbers in a safetensors file by name, checked, and none of them read.
+
+    Raises:
+        UserError: not readable, or too large.
+    """
+    if file.size > MAX_BYTES:
+        raise UserError(f"`{file.name}` is larger than {MAX_BYTES / 2**30:.0f} GiB")
+    found: dict[str, Stored] = {}
+    try:
+        header, start = safe_header(file)
+        for name, entry in header.items():
+            if name == "__metadata__" or entry["dtype"] not in _SAFE or not wanted(name):
+                continue
+            if any(length < 0 for length in entry["shape"]):
+                raise UserError(f"`{file.name}`: `{name}` has a negative length")
+            first, end = entry["data_offsets"]
+            one = Stored(name, entry["dtype"], tuple(map(int, entry["shape"])), start + first)
+            _bounded(file, name, one.shape)
+            if end - first != one.nbytes:
+                raise ValueError(f"`{name}` has other bytes than its shape")
+            found[name] = one
+        _unpacked(file, (one.nbytes for one in found.values()))
+    except UserError:
+        raise
+    except _BROKEN as error:
+        raise _unreadable(file, error) from None
+    return found
+
+
+def read_stored(file: File, one: Stored) -> Array:
+    """One array of a safetensors file, and no byte besides.
+
+    Raises:
+        UserError: the file is gone, or shorter than its header said.
+    """
+    try:
+        with file.path.open("rb", buffering=0) as stream:
+            stream.seek(one.first)
+            data = stream.read(one.nbytes)
+        # By hand: the numpy loader of the library refuses bfloat16.
+        array = np.frombuffer(data, _SAFE[one.kind]).reshape(one.shape)
+    except _BROKEN as error:
+        raise _unreadable(file, error) from None
+    if one.kind == "BF16":  # the upper half of a float32
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array
+
+
 def _safetensors(
     file: File, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """Read by hand: the numpy loader of the library refuses bfloat16."""
-    header, start = safe_header(file)
-    entries = {
-        name: entry
-        for name, entry in header.items()
-        if name != "__metadata__" and entry["dtype"] in _SAFE and wanted(name)
+    entries = safe_entries(file, wanted)
+    return {n: read_stored(file, e) for n, e in entries.items()}, {
+        n: e.dtype for n, e in entries.items()
     }
-    spans = [entry["data_offsets"] for entry in entries.values()]
-    _unpacked(file, (end - first for first, end in spans))
-    arrays: dict[str, Array] = {}
-    stored: dict[str, str] = {}
-    with file.path.open("rb") as stream:
-        for name, entry in entries.items():
-            first, end = entry["data_offsets"]
-            stream.seek(start + first)
-            array = np.frombuffer(stream.read(end - first), _SAFE[entry["dtype"]])
-            if any(length < 0 for length in entry["shape"]):
-                raise UserError(f"`{file.name}`: `{name}` has a negative length")
-            array = array.reshape(entry["shape"])
-            if entry["dtype"] == "BF16":  # the upper half of a float32
-                array = (array.astype(np.uint32) << 16).view(np.float32)
-            arrays[name] = array
-            stored[name] = "bfloat16" if entry["dtype"] == "BF16" else str(array.dtype)
-    return arrays, stored
+
+
+def _unreadable(file: File, error: BaseException) -> UserError:
+    reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
+    return UserError(f"`{file.name}` cannot be read: {reason}")
 
 
 def _parquet(file: File, wanted: Callable[[str], bool]) -> tuple[dict[str, Array], dict[str, str]]:

@@ -57,6 +57,7 @@ WATCHED: dict[str, Watch] = {
     "clip_frac_total": Watch("up", 0.05, 0.5, "clip"),
     "ratio_max": Watch("up", 0.1, 0.2, "ratio"),
     "logprob_diff_mean": Watch("up", 0.005, 0.5, "engine"),
+    "ess_ratio": Watch("down", 0.03, 0.0, "ess", drift=0.05),
     "step_time": Watch("up", 0.0, 1.0, "timing", onset=False),
 }
 PART = Watch("down", 0.02, 0.1, "part")
@@ -95,6 +96,8 @@ class FirstBad(Dated):
     norm_moved: bool | None
     length_moved: bool | None
     truncation_rose: bool | None
+    ess_fell: bool | None
+    """Effective sample size of the weights that correct for the sampler, as a share."""
     outcome_fell: bool | None
     """The reward or one of its parts fell."""
     timing_rose: bool | None
@@ -170,6 +173,7 @@ def find_first_bad(run: Run) -> Measured[FirstBad]:
         norm_moved=moved("norm"),
         length_moved=moved("length"),
         truncation_rose=moved("truncation"),
+        ess_fell=moved("ess"),
         outcome_fell=moved("reward", "part"),
         timing_rose=moved("timing"),
         timing_step=timing.first_bad if timing else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -13,9 +12,8 @@ from firstbad.tools.evidence import Metrics, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.window.languages import LOOKED_AT, grown_script, letters_by_script
 
-LOOKED_AT = 20_000
-"""Characters of a completion that are looked at."""
 NEAR = 10
 """Steps with rollouts that are read on each side."""
 TAGS = re.compile(
@@ -24,28 +22,8 @@ TAGS = re.compile(
 )
 ODD = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffd]")
 """Replacement and control characters."""
-SCRIPTS = frozenset(
-    (
-        "ARABIC",
-        "ARMENIAN",
-        "BENGALI",
-        "CYRILLIC",
-        "DEVANAGARI",
-        "ETHIOPIC",
-        "GEORGIAN",
-        "GUJARATI",
-        "HANGUL",
-        "HEBREW",
-        "KHMER",
-        "LAO",
-        "LATIN",
-        "MYANMAR",
-        "TAMIL",
-        "TELUGU",
-        "THAI",
-        "TIBETAN",
-    )
-)
+RUN_OF_ONE = 8
+"""Times that a character must come to be most of a text by fault; figures never are."""
 
 INTERVALS = re.compile(r"\[[^][()]*\)|\([^][()]*\]")
 """Half-open, as in `[0, 1)`: no bracket is missing there."""
@@ -62,13 +40,17 @@ class RolloutText(Metrics):
     n_after: int
     repetition_before: float
     repetition_after: float
-    """One word or short phrase makes more than half of a completion of at least ten words."""
+    """One word or short phrase makes more than half of a completion of at least ten words, or one
+    character more than half of any."""
     garbage_before: float
     garbage_after: float
     """Replacement or control characters, or letters of three and more scripts."""
     broken_before: float
     broken_after: float
     """A tag, bracket or fence stays open, a sentence breaks off, or no text is there."""
+    language_before: float
+    language_after: float
+    """Written in a script that its prompt is not written in: the one that has come up most."""
     distinct_before: float
     distinct_after: float
     """Distinct completions over completions, within groups."""
@@ -88,10 +70,11 @@ def read_rollouts(
 
     Ten steps with rollouts on each side are read in full; without steps given, the first and last
     ten of the run, or its two halves. The rows shown are those next to the change, or, without
-    steps, the first and last of the run. Kinds: repetition, garbage or mixed scripts, broken off,
+    steps, the first and last of the run. Kinds: repetition, garbage or mixed scripts, another
+    language than before (by its script, and not where the prompt is written in it), broken off,
     sameness.
 
-    Cannot tell: reward hacking in well-formed text; read the rows.
+    Cannot tell: reward hacking in well-formed text, or languages of one script; read the rows.
     """
     if not run.rollouts or len(run.rollouts.steps) < 2:
         raise NoData("no rollouts of at least two steps to read")
@@ -116,7 +99,8 @@ def read_rollouts(
     if not a or not b:
         raise NoData("the rollouts around the step repeat an earlier batch or are empty")
     x, y = _kinds(a), _kinds(b)
-    worse = max(y[k] - x[k] for k in ("repetition", "garbage", "broken"))
+    script, x["language"], y["language"] = grown_script(a, b)
+    worse = max(y[k] - x[k] for k in ("repetition", "garbage", "language", "broken"))
     metrics = RolloutText(
         n_before=int(x["n"]),
         n_after=int(y["n"]),
@@ -126,6 +110,8 @@ def read_rollouts(
         garbage_after=y["garbage"],
         broken_before=x["broken"],
         broken_after=y["broken"],
+        language_before=_r(x["language"]),
+        language_after=_r(y["language"]),
         distinct_before=x["distinct"],
         distinct_after=y["distinct"],
         words_before=x["words"],
@@ -142,7 +128,8 @@ def read_rollouts(
         metrics,
         f"text before and after: repetition {_percent(x, y, 'repetition')}, garbage "
         f"{_percent(x, y, 'garbage')}, broken off {_percent(x, y, 'broken')}, distinct "
-        f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words",
+        f"{_percent(x, y, 'distinct')}, {x['words']:.1f} -> {y['words']:.1f} words"
+        + (f", in {script} letters unasked {_percent(x, y, 'language')}" if script else ""),
         tables=(table,),
         window=(int(early[0]), int(late[-1])),
     )
@@ -202,8 +189,12 @@ def _kinds(batches: list[RolloutBatch]) -> dict[str, float]:
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether one word, or one phrase of two to four words, makes most of the text."""
+    """Whether one word, a phrase of two to four words, or one character makes most of the text."""
     words = text.split()
+    written = "".join(words)
+    for character, n in Counter(written).most_common(1):
+        if n >= RUN_OF_ONE and n > 0.5 * len(written) and not character.isdigit():
+            return True
     if len(words) < 10:
         # Long text without spaces: the same few characters over and over.
         return len(text) >= 40 and len(set(text)) <= 3
@@ -224,21 +215,7 @@ def is_garbage(text: str) -> bool:
         return False
     if len(ODD.findall(text)) > max(1, len(text) // 100):
         return True
-    if text.isascii():
-        return False  # one script
-    scripts = Counter(_script(ch) for ch in text if ch.isalpha())
-    return sum(n >= 2 for script, n in scripts.items() if script) >= 3
-
-
-def _script(ch: str) -> str:
-    """Script of a letter; empty for Greek and the letters of formulas, which stand in any text."""
-    if ch.isascii():
-        return "LATIN"
-    name = unicodedata.name(ch, "").split()
-    first = name[0] if name else ""
-    if first in ("HIRAGANA", "KATAKANA", "CJK", "KATAKANA-HIRAGANA"):
-        return "CJK"
-    return first if first in SCRIPTS else ""
+    return sum(n >= 2 for n in letters_by_script(text).values()) >= 3
 
 
 def is_broken(text: str) -> bool:

@@ -19,7 +19,7 @@ Batch = Callable[..., RolloutBatch]
 
 
 def run_of(
-    make_run: MakeRun, batch: Batch, lags: dict[int, list[int]], captures: Any = (), **config: Any
+    make_run: MakeRun, batch: Batch, lags: dict[int, list[float]], captures: Any = (), **config: Any
 ) -> Run:
     """The trainer's version is the step; rows are as many updates behind as told."""
     batches = [
@@ -42,6 +42,14 @@ def test_lag_against_what_is_allowed(make_run: MakeRun, batch: Batch, measure: M
 def test_within_the_allowed_lag(make_run: MakeRun, batch: Batch, measure: Measure) -> None:
     m = measure(TOOL, run_of(make_run, batch, {1: [4, 4], 2: [3, 4]}, max_staleness=4))
     assert (m["share_over"], m["first_bad_step"]) == (0.0, None)
+
+
+def test_rows_without_a_version_are_left_out(
+    make_run: MakeRun, batch: Batch, measure: Measure
+) -> None:
+    run = run_of(make_run, batch, {1: [0, float("nan")], 2: [4, float("nan")]}, max_staleness=2)
+    m = measure(TOOL, run)
+    assert (m["n_rows"], m["largest"], m["share_over"], m["first_bad_step"]) == (2, 4, 0.5, 2)
 
 
 def test_a_nested_setting_counts(make_run: MakeRun, batch: Batch, measure: Measure) -> None:

@@ -30,7 +30,7 @@ WANTED = (
     "num_tokens", "trained_tokens_mean",
     "advantage_abs_mean", "epoch", "entropy_coef", "tool_call_rate", "tool_failure_rate",
     "value_loss", "value_mean", "value_explained_variance", "return_mean", "return_max",
-    "return_min",
+    "return_min", "ess_ratio",
 )  # fmt: skip
 
 
@@ -73,6 +73,8 @@ def test_every_canonical_name_has_a_unit_and_can_be_reached() -> None:
         ("trl-async", "kl", None),
         ("trl-async", "sample/staleness_mean", "staleness"),
         ("ms-swift", "entropy/mean", "entropy"),
+        ("ms-swift", "rollout_correction/ess", "ess_ratio"),
+        ("verl", "rollout_corr/rollout_is_eff_sample_size", "ess_ratio"),
         ("verl", "critic/score/mean", "reward_mean"),
         ("verl", "critic/rewards/mean", None),
         ("verl", "critic/vf_explained_var", "value_explained_variance"),

@@ -231,3 +231,18 @@ def replaced(data: bytes, name: str, values: np.ndarray) -> bytes:
                     "data_offsets": [len(body), len(body) + len(new)]}  # fmt: skip
     head = json.dumps(header).encode()
     return len(head).to_bytes(8, "little") + head + body + new
+
+
+def test_rows_that_name_no_weights(tmp_path: Path) -> None:
+    """A version that is missing in one row does not take away those of the others."""
+    rows = [{"prompt": "7", "completion": "5", "reward": 1.0, "group": "g"}] * 2
+    with Recorder(tmp_path) as recorder:
+        recorder.scalars(1, loss=0.5)
+        for step, versions in ((1, (3, None)), (2, (None, None))):
+            told = [{**r, "policy_version": v} for r, v in zip(rows, versions, strict=True)]
+            recorder.capture(step, rollouts=told)
+    run = open_run(str(tmp_path))
+    version = run.rollouts.batch(1).policy_version
+    assert version is not None
+    assert np.array_equal(version, [3, np.nan], equal_nan=True)
+    assert run.rollouts.batch(2).policy_version is None

@@ -35,6 +35,7 @@ LEVELS = {
     "clip_frac_total": (0.01, 0.004),
     "ratio_max": (1.1, 0.03),
     "logprob_diff_mean": (0.01, 0.001),
+    "ess_ratio": (0.97, 0.005),
     "step_time": (2.0, 0.1),
 }
 """Level and spread of a single step in a quiet run."""
@@ -97,6 +98,7 @@ def test_hand_computed_band(make_run: MakeRun, evidence: Callable[..., Evidence]
         ("clip_frac_total", 20, None),
         ("ratio_max", 2, None),
         ("logprob_diff_mean", 5, None),
+        ("ess_ratio", 0.8, "ess_fell"),
         ("reward_std", 0.1, None),
     ],
 )
@@ -133,6 +135,14 @@ def test_of_several_signals_the_first_leads(
     assert found.signal == "kl_ref"
     assert found.metrics["n_moved"] == 2
     assert [row[0] for row in found.tables[0].rows] == ["kl_ref", "reward_mean"]
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_a_little_less_or_more_effective_samples_are_no_change(
+    make_run: MakeRun, measure: Measure, factor: float
+) -> None:
+    found = measure(TOOL, make_run(signals=with_change(0, ess_ratio=factor)))
+    assert (found["is_steady"], found["ess_fell"]) == (True, False)
 
 
 @pytest.mark.parametrize("seed", range(3))
