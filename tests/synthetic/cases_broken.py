@@ -11,7 +11,7 @@ import numpy as np
 from firstbad_recorder import Recorder
 from synthetic.cases import Case
 from synthetic.cases_numerics import TOOLS, Trailed
-from synthetic.policy import Array, Bools, Ints, Rows
+from synthetic.policy import Array, Bools, Ints
 from synthetic.trainer import Batch, Microbatch
 
 
@@ -93,7 +93,7 @@ class ScoreOfNothing(Trailed):
 
 
 class WeightOfTurn(Trailed):
-    """From the onset on, tokens weigh one over a flag that is 0 at tool tokens; the mask selects."""
+    """From the onset on, tokens weigh 1 over a flag, 0 at tool tokens; the mask selects."""
 
     def token_terms(self, batch: Batch, new: Array) -> tuple[Array, Array, Array, Array, Array]:
         """See the class."""
@@ -170,7 +170,7 @@ class HalfSum(Trailed):
 
 
 class RootOfKl(Trailed):
-    """From the onset on, the root of KL is added: finite, with a slope that is not where KL is 0."""
+    """From the onset on, the root of KL is added, whose slope is not finite where KL is 0."""
 
     def token_terms(self, batch: Batch, new: Array) -> tuple[Array, Array, Array, Array, Array]:
         """The policy against itself has a KL of 0."""
