@@ -1,5 +1,4 @@
-"""Saved states of optimizer, schedule and loss scaler (`optimizer.pt`, `scheduler.pt`, `scaler.pt`)
-as plain data."""
+"""Saved states of optimizer, schedule and loss scaler (`optimizer.pt`, ...) as plain data."""
 
 from __future__ import annotations
 

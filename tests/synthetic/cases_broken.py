@@ -147,15 +147,14 @@ class EntropyTerm(Trailed):
 
 
 class HalfSum(Trailed):
-    """The loss is summed in float16; from the onset on, scores weigh a thousand times as much."""
+    """The loss is summed in float16; from the onset on, advantages are a lot larger."""
 
     dtypes: Mapping[str, str] = {"loss": "float16"}
-    half = True
 
     def advantages(self, total: Array, group: Ints) -> Array:
         """... and are not divided by their spread."""
         mean = np.array([total[group == g].mean() for g in group])
-        return (total - mean) * (1e5 if self.after else 1.0)
+        return np.asarray(total - mean) * (1e5 if self.after else 1.0)
 
     def config(self) -> dict[str, object]:
         """See the class."""
@@ -163,10 +162,8 @@ class HalfSum(Trailed):
 
     def loss_sum(self, values: Array, mask: Bools) -> float:
         """See the class."""
-        kept = np.where(mask, values, 0.0)
-        return (
-            float(kept.astype(np.float16).sum(dtype=np.float16)) if self.half else float(kept.sum())
-        )
+        kept = np.where(mask, values, 0.0).astype(np.float16)
+        return float(kept.sum(dtype=np.float16))
 
 
 class RootOfKl(Trailed):

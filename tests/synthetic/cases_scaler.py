@@ -86,6 +86,7 @@ FEW: dict[str, Any] = {"onset": 21}
 CASES = [
     Case("n85", lambda: OverflowsAtAnyScale(**FEW), "incident", "num.overflow_activations",
          checks={CHECK: "fail"}),
-    Case("n86", lambda: BeginsTooLarge(steps=64), "healthy", checks={CHECK: "pass", "optimizer.state": "pass"},
+    Case("n86", lambda: BeginsTooLarge(steps=64), "healthy",
+         checks={CHECK: "pass", "optimizer.state": "pass"},
          twin_of="opt.state_mismatch"),
 ]  # fmt: skip

@@ -99,7 +99,7 @@ def loss_form(
         scaled = rows.advantage * 2.0 / np.where(rows.advantage > 0, above, below)
         form = scaled * trained, size, of_rows
     elif kind == "dr_grpo":
-        width = _width(run, kind, "max_completion_length")
+        width = np.ones_like(size) * _width(run, kind, "max_completion_length")
         form = weight, size * width, per_row / width
     elif kind in SEQUENCE_SUM:
         width = _norm_width(run, rows, n) if kind.endswith("norm") else np.ones_like(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +185,7 @@ def _log(ratio: float | None) -> float | None:
 
 
 def _once() -> Passes:
-    nothing = dict.fromkeys(Passes.model_fields)
+    nothing: dict[str, Any] = dict.fromkeys(Passes.model_fields)
     return Passes(**{**nothing, "updates_per_batch": 1, "n_batches": 0, "from_ledger": False})
 
 
