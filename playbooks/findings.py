@@ -222,9 +222,8 @@ def _when(finding: Finding) -> float:
 
 def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
     """The finding's own first breach; a sampled bracket is narrowed by signals that move in it."""
-    aliases = [pointer.onset] if pointer.onset else list(check.evidence)
-    dated = [seen[a] for a in aliases if a in seen and "first_bad_step" in (seen[a].metrics or {})]
-    for evidence in dated:
+    spoken = _dated(pointer.dated_by(tuple(check.evidence)), seen)
+    for evidence in spoken if spoken or pointer.onset else _dated(check.evidence, seen):
         metrics = evidence.metrics or {}
         first = metrics["first_bad_step"]
         if first is None and not metrics.get("from_start"):
@@ -240,6 +239,11 @@ def _onset_of(check: Check, pointer: Pointer, seen: Seen) -> Onset:
         )
         return onset if metrics.get("gradual") else _narrow(onset, seen)
     return Onset(last_good=None, first_bad=None, signal=STILL_GOING)
+
+
+def _dated(aliases: Iterable[str], seen: Seen) -> list[Evidence]:
+    """Evidence of tools that can say when something began."""
+    return [seen[a] for a in aliases if a in seen and "first_bad_step" in (seen[a].metrics or {})]
 
 
 def _narrow(onset: Onset, seen: Seen) -> Onset:

@@ -186,8 +186,9 @@ def _check_names(check: Check, aliases: Aliases, order: list[str], layer: Layer)
     for pointer in check.points_to:
         if pointer.cause not in causes():
             yield f"no cause `{pointer.cause}`{_offer(pointer.cause, causes())}"
-        if pointer.onset is not None and pointer.onset not in aliases:
-            yield f"no evidence `{pointer.onset}` so far{_offer(pointer.onset, aliases)}"
+        for alias in (pointer.onset,) if isinstance(pointer.onset, str) else pointer.onset:
+            if alias not in aliases:
+                yield f"no evidence `{alias}` so far{_offer(alias, aliases)}"
     for ask in check.request if isinstance(check.request, tuple) else ():
         for measure in (*ask.unless, *ask.in_every_step):
             yield from _measure(measure, aliases)

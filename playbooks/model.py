@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -51,8 +53,19 @@ class Pointer(Strict):
     claim: str
     """Sentence with `{alias.field}` places for numbers of the evidence."""
     confidence: Confidence = "high"
-    onset: Name | None = None
-    """Evidence that dates it; default: the first of the check's evidence with an onset."""
+    onset: Name | tuple[Name, ...] = ()
+    """Evidence that dates it, the first of it with an onset. Default: what the claim names with a
+    step, then what else the claim and its bounds speak of."""
+
+    def dated_by(self, evidence: Sequence[str]) -> tuple[str, ...]:
+        """Aliases that may date it, in their order, given those of its check."""
+        if self.onset:
+            return (self.onset,) if isinstance(self.onset, str) else self.onset
+        said = " ".join(re.findall(r"\{([^}]*)", self.claim))
+        steps = re.findall(r"(\w+)\.first_bad_step", said)
+        spoken = {*re.findall(r"(\w+)\.", said), *(measure.split(".")[0] for measure in self.when)}
+        return tuple(dict.fromkeys([*steps, *(alias for alias in evidence if alias in spoken)]))
+
     contradicted_if: Bounds = {}
     """Bounds that, where they hold, speak against the cause and lower the confidence."""
     ruled_out: dict[str, Bounds] = {}

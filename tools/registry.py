@@ -157,6 +157,7 @@ _MODULES = {
         "added_eps",
         "clamps",
         "finite",
+        "loss_scale",
         "moved",
         "precision",
         "ratio_grid",

@@ -1,4 +1,4 @@
-"""Saved states of optimizer and schedule (`optimizer.pt`, `scheduler.pt`) as plain data."""
+"""Saved states of optimizer, schedule and loss scaler (`optimizer.pt`, ...) as plain data."""
 
 from __future__ import annotations
 
@@ -68,6 +68,32 @@ class SavedSchedule:
     """Rate of each group for the next step."""
 
 
+@dataclass(frozen=True)
+class SavedScaler:
+    """A loss scaler as torch's `GradScaler` saves it."""
+
+    scale: float
+    """What the loss is multiplied with before its backward pass."""
+    backoff: float
+    """Factor on the scale where a gradient is not finite, and the update is skipped."""
+    unskipped: int | None
+    """Updates in a row that were not skipped, since the scale last changed."""
+
+    @property
+    def skipped_least(self) -> int:
+        """Updates that were skipped at least, if it began at torch's own 65536."""
+        return falls(INITIAL_SCALE, self.scale, self.backoff)
+
+
+INITIAL_SCALE = 65536.0
+"""Where torch's scaler begins, and so accelerate's."""
+
+
+def falls(before: float, after: float, backoff: float) -> int:
+    """How often a scale fell from one value to another one, growth in between not counted."""
+    return max(0, round(math.log(before / after) / -math.log(backoff)))
+
+
 def read_optimizer(path: Path) -> SavedOptimizer:
     """The state in a file that torch saved.
 
@@ -120,6 +146,22 @@ def read_scheduler(path: Path) -> SavedSchedule:
         _numbers(found.get("base_lrs")),
         _numbers(found.get("_last_lr")),
     )
+
+
+def read_scaler(path: Path) -> SavedScaler:
+    """The loss scaler in a file that torch saved.
+
+    Raises:
+        Refused: no such file, or no scaler that is in use; one line says what.
+    """
+    found = read_torch_file(path)
+    scale = _number(found.get("scale")) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or scale is None or scale <= 0:
+        raise Refused("it holds no loss scale")
+    backoff = _number(found.get("backoff_factor"))
+    if backoff is None or not 0 < backoff < 1:
+        backoff = 0.5
+    return SavedScaler(scale, backoff, _whole(found.get("_growth_tracker")))
 
 
 def _parameter(

@@ -677,12 +677,15 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         folder.mkdir()
         moments = [moments_of(rng.normal(0, 1e-3, (step, 50))) for _ in range(3)]
         save_torch(folder / "optimizer.pt", adam_state(*moments, step=step, rate=1e-6))
+        save_torch(folder / "scaler.pt", {"scale": 65536.0, "_growth_tracker": step})
         weights = weights + rng.normal(0, 1e-6, 2000).astype("<f4")
         entry = {"dtype": "F32", "shape": [2000], "data_offsets": [0, weights.nbytes]}
         header = json.dumps({"layers.0.mlp": entry}).encode()
         stored = len(header).to_bytes(8, "little") + header + weights.tobytes()
         (folder / "model.safetensors").write_bytes(stored)
-        saved.append(Checkpoint(step, folder, ("model.safetensors", "optimizer.pt"), step))
+        saved.append(
+            Checkpoint(step, folder, tuple(sorted(p.name for p in folder.iterdir())), step)
+        )
 
     def log(values: dict[str, Array], steps: Array) -> None:
         values["ratio_max"] = np.ones(len(steps))

@@ -17,6 +17,7 @@ from firstbad.tools.reward.estimators import ESTIMATORS
 from firstbad.tools.rewards import group_advantage, group_spread
 from firstbad.tools.run import Capture, RolloutBatch, Run
 from firstbad.tools.samples.groups import predicted_share
+from synthetic.trainer import Trainer
 
 Measure = Callable[..., dict[str, Any]]
 MakeRun = Callable[..., Run]
@@ -256,3 +257,82 @@ def test_a_more_accurate_variance_makes_the_residue_worse() -> None:
     assert spread == pytest.approx(6.44e-8, rel=0.02)
     assert (0 - float(mean)) / (spread + 1e-6) == pytest.approx(-892_538, rel=1e-3)
     assert (others == others[0]).all()  # what decides that a group has no spread
+
+
+def test_near_zero_entropy_no_z_is_proof(
+    make_run: MakeRun, capture: Callable[..., Capture], measure: Measure
+) -> None:
+    """p = 0.9999 and 350 tokens: one rare token makes z > 5, and none of many makes the naive z
+    explode. Both are on-policy; the floor of 0.1 nats and the pool keep them from being dated."""
+    p, n = 0.9999, 350
+    pi = np.array([p, 1 - p])
+    entropy = -float(pi @ np.log(pi))
+    varentropy = float(pi @ np.log(pi) ** 2) - entropy**2
+    rare = np.arange(4)
+    z = (-(n - rare) * np.log(p) - rare * np.log(1 - p) - n * entropy) / np.sqrt(n * varentropy)
+    chance = [math.comb(n, k) * (1 - p) ** k * p ** (n - k) for k in rare.tolist()]
+    assert sum(c for c, v in zip(chance, z, strict=True) if v > 5) == pytest.approx(0.036, abs=2e-3)
+
+    def dumps(with_rare: int) -> list[Capture]:
+        made = []
+        for step in range(1, 13):
+            ids = np.zeros((5, 70), int)
+            ids.flat[:with_rare] = 1
+            made.append(
+                capture(
+                    step,
+                    token_id=ids + 2,
+                    logp_new=np.log(pi)[ids],
+                    entropy=np.full(ids.shape, entropy),
+                )
+            )
+        return made
+
+    for with_rare, sign in ((0, -1), (1, 1)):
+        found = measure("test_surprise", make_run(captures=dumps(with_rare)))
+        assert found["z_all"] * sign > 2
+        assert 0 < found["surprise_all"] * sign < 0.1
+        assert found["first_bad_step"] is None
+
+
+def test_a_mean_of_the_engine_hides_its_tail(
+    make_run: MakeRun, capture: Callable[..., Capture], measure: Measure
+) -> None:
+    """9,990 tokens that differ by 0.001 and 10 by 1: the mean is 0.002, which the rule for means
+    passes. The largest shows them, and P99.9 as soon as they are more than one in a thousand."""
+
+    def far(n: int) -> dict[str, Any]:
+        gap = np.full((100, 100), 0.001)
+        gap.flat[:n] = 1.0
+        arrays = {
+            "token_id": np.full(gap.shape, 5),
+            "source": np.full(gap.shape, 3),
+            "logp_old": np.full(gap.shape, -1.0),
+            "logp_engine": -1.0 - gap,
+        }
+        return measure("compare_logprobs", make_run(captures=[capture(1, **arrays)]))
+
+    ten = far(10)
+    assert ten["mean"] == pytest.approx(0.002, abs=1e-5)
+    assert ten["p99"] == pytest.approx(0.001)
+    assert ten["largest"] == pytest.approx(1.0)
+    eleven = far(11)
+    assert eleven["mean"] == pytest.approx(0.0021, abs=1e-5)
+    assert eleven["p999"] == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3, 8.0, 0.125])
+def test_adam_cancels_a_constant_factor_of_the_gradient(scale: float) -> None:
+    """A factor shows in the gradient norm and in what clipping does, hardly in the update."""
+
+    def path(factor: float, clip: float = math.inf) -> float:
+        trainer, rng = Trainer(rate=0.01), np.random.default_rng(7)
+        length = 0.0
+        for _ in range(50):
+            gradient = factor * 0.02 * rng.normal(size=trainer.table.shape)
+            norm = float(np.linalg.norm(gradient))
+            length += float(np.linalg.norm(trainer.update(gradient * min(1.0, clip / norm))))
+        return length
+
+    assert path(scale) == pytest.approx(path(1.0), rel=1e-4)
+    assert path(8.0, clip=0.1) == pytest.approx(path(1.0), rel=0.01)

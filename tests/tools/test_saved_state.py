@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from firstbad.tools.inert_pickle import Refused
-from firstbad.tools.saved_state import read_optimizer, read_scheduler
+from firstbad.tools.saved_state import read_optimizer, read_scaler, read_scheduler
 from synthetic.torch_files import save_torch
 
 RUNS = Path(__file__).parents[1] / "runs"
@@ -69,3 +69,21 @@ def test_what_holds_no_state(tmp_path: Path) -> None:
         archive.writestr("optimizer/data.pkl", b"\x80\x02}.")
     with pytest.raises(Refused, match="no optimizer state"):
         read_optimizer(tmp_path / "optimizer.pt")
+
+
+def test_a_loss_scaler(tmp_path: Path) -> None:
+    """Both as a number and as a tensor; 65536 halved five times."""
+    for scale in (2048.0, np.array(2048.0, np.float32)):
+        state = {"scale": scale, "backoff_factor": 0.5, "_growth_tracker": 7}
+        save_torch(tmp_path / "scaler.pt", state)
+        saved = read_scaler(tmp_path / "scaler.pt")
+        assert (saved.scale, saved.unskipped, saved.skipped_least) == (2048, 7, 5)
+    save_torch(tmp_path / "scaler.pt", {"scale": 131072.0})
+    assert read_scaler(tmp_path / "scaler.pt").skipped_least == 0
+
+
+@pytest.mark.parametrize("state", [{}, {"scale": 0.0}, {"scale": "much"}, [1.0], {"scale": -1.0}])
+def test_no_loss_scaler(tmp_path: Path, state: object) -> None:
+    save_torch(tmp_path / "scaler.pt", state)
+    with pytest.raises(Refused, match="no loss scale"):
+        read_scaler(tmp_path / "scaler.pt")

@@ -64,6 +64,7 @@ WITHOUT_DATA = (
     "read_accumulation_probe",
     "read_fit_probe",
     "read_judge",
+    "read_loss_scale",
     "read_trail",
 )
 """The demo has neither optimizer states nor weights, no rerun, and no record of a recorder."""

@@ -42,37 +42,45 @@ class MicrobatchRows(Dated):
     rows_missing: float
     """Share of rows that they lack, the median."""
     share_twice: float
-    """Updates with a row in two micro-batches."""
+    """Updates in whose micro-batches on one rank a row stands more often than it was to be trained.
+    Where no rows are missing the dates are those of these."""
+    twice_since: float
+    """... from the first one on; 0 without one."""
+    rows_twice: float
+    """Surplus rows over the rows to train, the median of these updates."""
 
 
 @tool
 def check_microbatch_rows(run: Run) -> Measured[MicrobatchRows]:
-    """Rows of each update that stand in none of its micro-batches.
+    """Rows of each update that stand in none of its micro-batches, or in several.
 
     By the names of the rows that were to be trained; where names are missing, by the number of
     micro-batches against the most that an update has, if all have one size.
 
-    Cannot tell: rows that a filter took out before training, nor gradients lost after the loss.
+    Cannot tell: rows that a filter took out before training, gradients lost after the loss, nor
+    rows that two ranks train, which share them by design where they hold parts of one model.
     """
     updates = updates_of(run)
     named = [u for u in updates if u.trained and all(p.samples for p in u.parts)]
     if named:
         absent = [_absent(run, u) for u in named]
-        twice = [max(_held(u).values()) > 1 for u in named]
+        surplus = [_surplus(u) for u in named]
         used: Sequence[Update] = named
     else:
-        absent, twice, used = _by_number(updates), [], updates
-    bad = np.array(absent) > 0
+        absent, surplus, used = _by_number(updates), [0.0] * len(updates), updates
+    bad, twice = np.array(absent) > 0, np.array(surplus) > 0
     metrics = MicrobatchRows(
         n_updates=len(used),
         n_named=len(named),
         log_agreement=log_agreement(used),
         whole_batch=_whole_batch(run),
         share_missing=round(float(bad.mean()), 6),
-        missing_since=round(float(bad[int(np.argmax(bad)) :].mean()), 6),
+        missing_since=_from_first(bad),
         rows_missing=round(float(np.median(np.array(absent)[bad])), 6) if bad.any() else 0.0,
-        share_twice=round(float(np.mean(twice)), 6) if twice else 0.0,
-        **asdict(span_of([u.step for u in used], bad)),
+        share_twice=round(float(twice.mean()), 6),
+        twice_since=_from_first(twice),
+        rows_twice=round(float(np.median(np.array(surplus)[twice])), 6) if twice.any() else 0.0,
+        **asdict(span_of([u.step for u in used], bad if bad.any() else twice)),
     )
     text = f"{len(used)} updates: all rows stand in a micro-batch"
     if bad.any():
@@ -80,7 +88,17 @@ def check_microbatch_rows(run: Run) -> Measured[MicrobatchRows]:
             f"in {percent(metrics.share_missing)} of {len(used)} updates "
             f"{percent(metrics.rows_missing)} of the rows stand in no micro-batch"
         )
+    elif twice.any():
+        text = (
+            f"in {percent(metrics.share_twice)} of {len(used)} updates "
+            f"{percent(metrics.rows_twice)} more rows stand in the micro-batches than were to train"
+        )
     return Measured(metrics, text, signal="rows of the micro-batches")
+
+
+def _from_first(flags: BoolArray) -> float:
+    """Share that is set from the first one on; 0 without one."""
+    return round(float(flags[int(np.argmax(flags)) :].mean()), 6)
 
 
 def _whole_batch(run: Run) -> bool | None:
@@ -102,6 +120,15 @@ def _absent(run: Run, update: Update) -> float:
             there = np.isin(batch.rank, ranks)
             due -= {name for name, own in zip(batch.sample, there, strict=True) if not own}
     return 1 - len(due & _held(update).keys()) / len(due) if due else 0.0
+
+
+def _surplus(update: Update) -> float:
+    """Rows that the micro-batches of a rank hold beyond those to train, over these."""
+    if not update.trained or len({part.epoch for part in update.parts}) > 1:
+        return 0.0  # several epochs in one update: each row comes once in each
+    due = Counter(update.trained)
+    held = Counter((part.rank, name) for part in update.parts for name in part.samples)
+    return sum(max(0, n - max(due[name], 1)) for (_, name), n in held.items()) / due.total()
 
 
 def _held(update: Update) -> Counter[str]:

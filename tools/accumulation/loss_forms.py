@@ -10,6 +10,7 @@ import numpy as np
 from firstbad.tools.errors import NoData
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.updates import mixes_batches
 
 TOKEN_MEAN = ("dapo", "bnpo")
 """Losses whose value at ratio 1 is the token mean of -A.
@@ -21,6 +22,8 @@ TOKENS_COUNT = (*TOKEN_MEAN, *SEQUENCE_SUM, "dr_grpo", "token-sum")
 """Losses in which a row weighs by its number of trained tokens."""
 OF_LOG_PROBS = ("cispo", "gpg", "vespo")
 """Losses -A logp: at ratio 1 their value is the token mean of that, which takes captured tokens."""
+OVER_ALL_TOKENS = ("dapo", "cispo", "vespo")
+"""TRL's losses that are divided by the trained tokens of the generation batch."""
 KNOWN = (*TOKENS_COUNT, *OF_LOG_PROBS, "grpo", "sapo")
 """Losses whose value is recomputed here."""
 BY_DEFAULT = {
@@ -96,10 +99,10 @@ def loss_form(
         scaled = rows.advantage * 2.0 / np.where(rows.advantage > 0, above, below)
         form = scaled * trained, size, of_rows
     elif kind == "dr_grpo":
-        width = _width(run, kind, "max_completion_length")
+        width = np.ones_like(size) * _width(run, kind, "max_completion_length")
         form = weight, size * width, per_row / width
     elif kind in SEQUENCE_SUM:
-        width = _width(run, kind, "loss_scale_factor") if kind.endswith("norm") else 1.0
+        width = _norm_width(run, rows, n) if kind.endswith("norm") else np.ones_like(size)
         form = weight, size * width, per_row / width
     elif kind == "token-sum":
         form = weight, np.ones_like(size), tokens
@@ -133,7 +136,7 @@ def gain_loss(form: LossForm, rows: RowTable) -> FloatArray:
 def left_out_by_version(run: Run) -> float | None:
     """Factor on the loss that the run's TRL version is known to leave out; None: there is none.
 
-    Before 1.9.1 a token mean was over the whole rollout batch, however many updates share it.
+    Before 1.9.1 a sum over tokens was over the whole rollout batch, however many updates share it.
     Source: TRL's `_compute_loss` before and since 1.9.1.
     """
     accumulation = run.config.number("gradient_accumulation_steps")
@@ -142,9 +145,54 @@ def left_out_by_version(run: Run) -> float | None:
     if run.framework != "trl" or stated is None or not accumulation or not parts:
         return None
     old = tuple(int(part or 0) for part in stated.groups()) < (1, 9, 1)
-    return (
-        accumulation / parts if old and accumulation != parts and loss_type(run) == "dapo" else None
-    )
+    left_out = old and accumulation != parts and loss_type(run) in OVER_ALL_TOKENS
+    return accumulation / parts if left_out else None
+
+
+def longest_rows(run: Run, rows: RowTable, n: FloatArray, *, logged: bool) -> FloatArray:
+    """(S,) tokens of the longest row of a step: of (N,) counts, or as `logged` where it is."""
+    counted = rows.highest(n)
+    if not logged:
+        return counted
+    said = rows.logged(run.signals.get("completion_length_max"))
+    return np.where(np.isfinite(said), said, counted)
+
+
+def _norm_width(run: Run, rows: RowTable, n: FloatArray) -> FloatArray:
+    """(S,) what verl's `seq-mean-token-sum-norm` divides by besides the rows.
+
+    Its `loss_scale_factor`; where that is not set, the width of the padded tensor: the cap in the
+    trainer of up to 0.8 and its later form (V0), the longest row in the one since 0.9 (V1).
+
+    Raises:
+        NoData: neither is set nor does the run tell which trainer it is.
+    """
+    ones = np.ones(len(rows.steps))
+    if width := run.config.number("loss_scale_factor"):
+        return ones * width
+    padded_to_longest = _is_verl_v1(run)
+    if padded_to_longest is None:
+        raise NoData(
+            "the loss type is seq-mean-token-sum-norm without a `loss_scale_factor`, and nothing "
+            "tells whether verl's trainer pads to the cap (V0) or to the longest row (V1)"
+        )
+    if not padded_to_longest:
+        return ones * _width(run, loss_type(run), "max_completion_length")
+    return longest_rows(run, rows, n, logged=not mixes_batches(run))
+
+
+def _is_verl_v1(run: Run) -> bool | None:
+    """Whether verl's newer trainer (V1) wrote the run; None where nothing tells."""
+    if run.config.flag("transfer_queue.enable") or any(
+        key.startswith(("training/num_turns/", "training/off_policy/"))
+        for key in (*run.signals.unknown, *(s.source_key for s in run.signals.known.values()))
+    ):
+        return True
+    if (stated := run.config.flag("trainer.use_v1")) is not None:
+        return stated
+    version = re.match(r"(\d+)\.(\d+)", run.version or "")
+    old = version is not None and tuple(map(int, version.groups())) < (0, 9)
+    return False if run.framework == "verl" and old else None
 
 
 def _width(run: Run, kind: str, setting: str) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from firstbad.tools.accumulation.loss_forms import (
     OF_LOG_PROBS,
     gain_loss,
+    longest_rows,
     loss_form,
     loss_type,
     policy_loss,
@@ -280,10 +281,7 @@ def _over_padding(
 
     `weighed` (N,) is the negative of each row's sum, `kl` (S,) the weighed mean per token.
     """
-    longest = rows.highest(n)
-    if units.plain:
-        logged = rows.logged(run.signals.get("completion_length_max"))
-        longest = np.where(np.isfinite(logged), logged, longest)
+    longest = longest_rows(run, rows, n, logged=units.plain)
     tokens = np.bincount(rows.step, weights=n, minlength=len(rows.steps))
     total = np.bincount(rows.step, weights=weighed, minlength=len(rows.steps))
     found: FloatArray = (kl * tokens - total) / np.maximum(rows.size * longest, 1.0)

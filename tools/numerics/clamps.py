@@ -28,6 +28,8 @@ class Clamps(Dated):
     """That clamp: the nearer of its sides, as a log-ratio; None without a limit."""
     after_exp: bool
     """That clamp sits behind exp: it leaves Inf in the graph."""
+    n_after_exp: int
+    """Numerical clamps behind exp, whether they hit or not."""
     hit_share_legal: float
     """Largest share of hits of the others: clip, importance cap, dual clip."""
 
@@ -55,12 +57,14 @@ def check_clamps(run: Run) -> Measured[Clamps]:
     hits = [step for step, c in own if c.n and (c.n_hit or 0) > 0.01 * c.n]
     good = [step for step, _ in own if hits and step < hits[0]]
     limit = _limit(own[-1][1]) if own else None
+    behind = sorted(name for place, name in numerical if place == "ratio")
     metrics = Clamps(
         n_clamps=len(found),
         n_numerical=len(numerical),
         hit_share=round(_share(own), 6),
         limit_log_ratio=None if limit is None else round(limit, 6),
         after_exp=worst is not None and worst[0] == "ratio",
+        n_after_exp=len(behind),
         hit_share_legal=round(max(map(_share, legal), default=0.0), 6),
         last_good_step=good[-1] if good else None,
         first_bad_step=hits[0] if hits else None,

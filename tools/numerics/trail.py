@@ -8,6 +8,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.flight import FlightStep, Trail
 from firstbad.tools.numbers import number, percent
+from firstbad.tools.numerics.spoiled_groups import SpoiledGroups, spoiled_groups
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
@@ -44,9 +45,24 @@ class TrailFigures(Dated):
     first_place: int | None
     """Place of the first tensor of the first failing step that is not finite, and is finite in all
     sound steps: 0 logits, 1 log-softmax, 2 log-prob, 3 log-ratio, 4 exp, 5 objective, 6 KL, 7 loss,
-    8 gradient, 9 optimizer state, 10 parameter."""
+    8 gradient, 9 optimizer state, 10 parameter. None where loss, gradient norm or KL are logged as
+    not finite at an earlier step: that trail shows what followed."""
     first_masked_share: float
     """Of its values that are not finite: those outside the loss mask."""
+    first_in_half: bool
+    """It is computed in float16, which ends at 65504."""
+    zero_denominators: int | None
+    """Micro-batches of the ledger at that step whose loss is divided by 0; None without any."""
+    spoiled_groups: int
+    """Groups of that step whose advantages are not finite, by its rollouts."""
+    spoiled_flat_share: float | None
+    """Of those: all scores are finite and equal, so that their spread is 0; None without any."""
+    spoiled_score_share: float | None
+    """Of those: a score is not finite."""
+    resumed: bool
+    """The run was resumed after the last sound step with a trail, up to that step."""
+    rate_nonfinite: bool
+    """The learning rate is logged as NaN or Inf at that step."""
     largest_log_ratio: float | None
     """Largest log-ratio recorded up to and at that step."""
     log_ratio_over_limit: float | None
@@ -77,6 +93,8 @@ def read_trail(run: Run) -> Measured[TrailFigures]:
     first = failing[0] if failing else None
     broken = [t for t in first.trail if t.n_nonfinite and t.name not in usual] if first else []
     culprit = broken[0] if broken else None
+    good = [flown.step for flown in sound if first is None or flown.step < first.step]
+    followed = first is not None and _logged_before(run, first.step, good)
     ratios = [
         (t.largest, EXP_LIMIT.get(plain_dtype(t.dtype), EXP_LIMIT["float32"]))
         for flown in steps
@@ -84,13 +102,20 @@ def read_trail(run: Run) -> Measured[TrailFigures]:
         for t in flown.trail
         if t.place == "log_ratio" and t.largest is not None
     ]
-    good = [flown.step for flown in sound if first is None or flown.step < first.step]
+    spoiled = SpoiledGroups() if first is None else spoiled_groups(run, first.step)
     metrics = TrailFigures(
         n_steps=len(steps),
         n_tensors=sum(len(flown.trail) for flown in steps),
         n_failing=len(failing),
-        first_place=None if culprit is None else place_of(culprit.place),
+        first_place=None if culprit is None or followed else place_of(culprit.place),
         first_masked_share=_masked_share(culprit),
+        first_in_half=culprit is not None and plain_dtype(culprit.dtype) in ("float16", "half"),
+        zero_denominators=None if first is None else _zero_denominators(first),
+        spoiled_groups=spoiled.n,
+        spoiled_flat_share=round(spoiled.n_flat / spoiled.n, 6) if spoiled.n else None,
+        spoiled_score_share=round(spoiled.n_scored_badly / spoiled.n, 6) if spoiled.n else None,
+        resumed=first is not None and _resumed(run, good[-1] if good else 0, first.step),
+        rate_nonfinite=first is not None and _rate_nonfinite(run, first.step),
         largest_log_ratio=max((r for r, _ in ratios), default=None),
         log_ratio_over_limit=round(max(r / limit for r, limit in ratios), 6) if ratios else None,
         hidden_steps=sum(_hidden(run, flown.step) for flown in failing),
@@ -159,6 +184,31 @@ def _hidden(run: Run, step: int) -> bool:
     return bool(logged) and all(
         s.at(step) is not None and step not in s.nonfinite_steps for s in logged
     )
+
+
+def _logged_before(run: Run, step: int, sound: Sequence[int]) -> bool:
+    """Whether the log is not finite before a step, other than where the trail is sound.
+
+    With fp16 a gradient norm alone says nothing: the loss scaler skips such steps.
+    """
+    names = ["loss", "kl_ref", *([] if run.config.flag("fp16") else ["grad_norm_preclip"])]
+    signals = [signal for name in names if (signal := run.signals.get(name)) is not None]
+    return any(s < step and s not in sound for own in signals for s in own.nonfinite_steps)
+
+
+def _zero_denominators(flown: FlightStep) -> int | None:
+    stated = [m.denominator for m in flown.microbatches if m.denominator is not None]
+    return sum(value == 0 for value in stated) if stated else None
+
+
+def _resumed(run: Run, after: int, step: int) -> bool:
+    found = (e.step for e in run.events if e.kind == "resume" and e.step is not None)
+    return any(after < at <= step for at in found)
+
+
+def _rate_nonfinite(run: Run, step: int) -> bool:
+    rate = run.signals.get("learning_rate")
+    return rate is not None and step in rate.nonfinite_steps
 
 
 def _sampled(steps: Sequence[FlightStep], first: FlightStep | None) -> bool:

@@ -14,7 +14,7 @@ from firstbad.tools.numbers import number
 from firstbad.tools.optimizer.between_checkpoints import Began, began_between
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Checkpoint, Run
-from firstbad.tools.saved_state import read_optimizer, read_scheduler
+from firstbad.tools.saved_state import SavedScaler, read_optimizer, read_scaler, read_scheduler
 from firstbad.tools.segments import resumes
 
 FEWEST = 5
@@ -80,6 +80,14 @@ class _Saved(NamedTuple):
     planned: int | None
     """Steps of the schedule."""
     rate: float | None
+    skipped: int = 0
+    """Updates that its loss scaler shows to have been skipped: neither counts them."""
+
+    @property
+    def behind(self) -> int:
+        """Steps by which the optimizer is behind its schedule, skipped ones apart."""
+        late = self.due - self.counted
+        return max(0, late - self.skipped) if late > 0 else late
 
     @property
     def due(self) -> int:
@@ -95,7 +103,7 @@ class _Saved(NamedTuple):
 
     @property
     def both_behind(self) -> int:
-        return max(0, self.step - max(self.counted, self.due))
+        return max(0, self.step - max(self.counted, self.due) - self.skipped)
 
 
 T = TypeVar("T")
@@ -111,6 +119,8 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
     later step than the model. The stored rate is that of the next step. Files are not unpickled:
     their operations are listed and followed.
 
+    Steps that the loss scaler of the checkpoint shows to have been skipped are counted by neither.
+
     Cannot tell: moments that were lost or mixed up while the count was kept.
     """
     resumed = resumes(run)
@@ -124,7 +134,7 @@ def check_optimizer_state(run: Run) -> Measured[OptimizerState]:
     # One that is followed by a good one was saved wrong: training did not go on from it.
     good = max((step for step, fit in fits.items() if fit), default=0)
     lasting = [s for s in saved if s.step > good] or saved[-1:]
-    behind, at = max(((s.due - s.counted, s.step) for s in lasting), default=(None, None))
+    behind, at = max(((s.behind, s.step) for s in lasting), default=(None, None))
     dropped = at is not None and _far(behind, at)
     ahead, ahead_at = max(
         ((s.counted - s.step - carried, s.step) for s in lasting), default=(None, 0)
@@ -232,7 +242,7 @@ def _far(steps: int | None, at: int) -> bool:
 def _fits(saved: _Saved, carried: int) -> bool:
     """Whether the parts of a checkpoint are of the same step."""
     gaps = (
-        *(saved.due - saved.counted, saved.counted - saved.step - carried),
+        *(saved.behind, saved.counted - saved.step - carried),
         *(saved.schedule_behind, saved.both_behind),
     )
     return not any(_far(gap, saved.step) for gap in gaps) and saved.own in (None, saved.step)
@@ -263,13 +273,25 @@ def _saved(checkpoint: Checkpoint, unread: list[str]) -> _Saved | None:
     optimizer, schedule = read("optimizer.pt", read_optimizer), read("scheduler.pt", read_scheduler)
     if optimizer is None or not optimizer.step_counts:
         return None
+    scaler = _scaler(checkpoint)
     return _Saved(
         step=checkpoint.step,
         own=checkpoint.state_step,
         counted=max(optimizer.step_counts),
         planned=None if schedule is None else schedule.last_epoch,
         rate=optimizer.groups[0].learning_rate if optimizer.groups else None,
+        skipped=0 if scaler is None else scaler.skipped_least,
     )
+
+
+def _scaler(checkpoint: Checkpoint) -> SavedScaler | None:
+    """Its loss scaler; one that is not in use is saved without a scale."""
+    if "scaler.pt" not in checkpoint.files:
+        return None
+    try:
+        return read_scaler(checkpoint.path / "scaler.pt")
+    except Refused:
+        return None
 
 
 def _rate_off(

@@ -38,8 +38,36 @@ def test_rows_that_no_micro_batch_holds(make_run: MakeRun, measure: Measure) -> 
     found = measure(ROWS, make_run(flight=flight(*steps)))
     assert (found["share_missing"], found["rows_missing"]) == (0.5, 0.5)
     assert (found["last_good_step"], found["first_bad_step"]) == (2, 3)
-    twice = measure(ROWS, make_run(flight=flight(step_of(1, "abc", "cd"))))
-    assert (twice["share_twice"], twice["share_missing"]) == (1, 0)
+
+
+def test_rows_that_are_trained_twice(make_run: MakeRun, measure: Measure) -> None:
+    steps = [step_of(s, "ab", "cd") for s in (1, 2)] + [step_of(s, "abc", "cda") for s in (3, 4)]
+    found = measure(ROWS, make_run(flight=flight(*steps)))
+    assert (found["share_twice"], found["twice_since"], found["rows_twice"]) == (0.5, 1, 0.5)
+    assert (found["share_missing"], found["first_bad_step"]) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        step_of(1, "abc", "cd", trained=("a", "b", "c", "c", "d")),  # meant to come twice
+        ledger(  # each epoch of the update holds every row
+            1,
+            *({"samples": ("a", "b"), "epoch": e} for e in (0, 1)),
+            stages=Stages(trained=("a", "b")),
+        ),
+        ledger(  # two ranks that each hold a part of one model
+            1,
+            *({"samples": ("a", "b"), "rank": r} for r in (0, 1)),
+            stages=Stages(trained=("a", "b")),
+        ),
+    ],
+    ids=["drawn twice", "epochs", "ranks"],
+)
+def test_rows_that_come_twice_by_design(
+    make_run: MakeRun, measure: Measure, step: FlightStep
+) -> None:
+    assert measure(ROWS, make_run(flight=flight(step)))["share_twice"] == 0
 
 
 def test_rows_of_another_rank_are_not_missing(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.accumulation.loss_forms import left_out_by_version
+from firstbad.tools.run import RolloutBatch, Run, Signal
 
 TOOL = "check_loss_identity"
 MakeRun = Callable[..., Run]
@@ -250,3 +251,80 @@ def test_the_factor_that_old_versions_leave_out(
         rollouts=made, signals={"loss": [2 * v for v in logged]}, config=config, version=version
     )
     assert not measure(TOOL, sound)["factor_is_of_version"]
+
+
+NORM = "seq-mean-token-sum-norm"
+
+
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [
+        # V1 pads to the longest row of the step, here 10 + s tokens.
+        ({"config": {"trainer.use_v1": True}}, lambda s: 10 + s),
+        ({"config": {"transfer_queue.enable": True}}, lambda s: 10 + s),
+        ({"signals": {"training/num_turns/mean": [1.0] * 20}}, lambda s: 10 + s),
+        # V0, the only one before 0.9, pads to the cap.
+        ({"config": {"trainer.use_v1": False}}, lambda s: CAP),
+        ({"version": "0.8.1"}, lambda s: CAP),
+        # What is stated goes before both.
+        ({"config": {"trainer.use_v1": True, "loss_scale_factor": 500}}, lambda s: 500),
+    ],
+)
+def test_the_width_that_verl_divides_by(
+    make_run: MakeRun,
+    make_signal: Callable[..., Signal],
+    batch: MakeBatch,
+    measure: Measure,
+    fields: dict[str, Any],
+    width: Callable[[int], float],
+) -> None:
+    logged = [by_hand("seq-mean-token-sum", s) / width(s) for s in STEPS]
+    unknown = {name: make_signal(name, v) for name, v in fields.get("signals", {}).items()}
+    run = make_run(
+        rollouts=rollouts(batch),
+        config={"loss_type": NORM, "max_completion_length": CAP, **fields.get("config", {})},
+        framework="verl",
+        version=fields.get("version"),
+        signals={"loss": logged},
+    )
+    run.signals = replace(run.signals, unknown=unknown)
+    found = measure(TOOL, run)
+    assert (found["slope"], found["correlation"]) == (pytest.approx(1, abs=1e-4), 1)
+
+
+def test_the_longest_row_is_the_logged_one_where_tools_spoke_in_it(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    """The response of verl holds tool tokens, which no count of trained tokens does."""
+    longest = [30.0 + s for s in STEPS]
+    logged = [by_hand("seq-mean-token-sum", s) / n for s, n in zip(STEPS, longest, strict=True)]
+    run = make_run(
+        rollouts=rollouts(batch),
+        signals={"loss": logged, "completion_length_max": longest},
+        config={"loss_type": NORM, "trainer.use_v1": True},
+        framework="verl",
+    )
+    assert measure(TOOL, run)["slope"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("version", [None, "0.9.1"])
+def test_a_width_that_is_not_known_is_refused(
+    make_run: MakeRun, batch: MakeBatch, missing: Callable[..., str], version: str | None
+) -> None:
+    """From 0.9 on either trainer may have written the run."""
+    run = make_run(
+        rollouts=rollouts(batch),
+        signals={"loss": [by_hand("seq-mean-token-sum", s) / CAP for s in STEPS]},
+        config={"loss_type": NORM, "max_completion_length": CAP},
+        framework="verl",
+        version=version,
+    )
+    assert "pads to the cap (V0) or to the longest row (V1)" in missing(TOOL, run)
+
+
+@pytest.mark.parametrize("kind", ["dapo", "cispo", "vespo", "grpo", "dr_grpo", "bnpo"])
+def test_types_whose_factor_old_versions_leave_out(make_run: MakeRun, kind: str) -> None:
+    config = {"loss_type": kind, "gradient_accumulation_steps": 4, "steps_per_generation": 8}
+    old, new = (left_out_by_version(make_run(config=config, version=v)) for v in ("1.9", "1.9.1"))
+    assert old == (0.5 if kind in ("dapo", "cispo", "vespo") else None)
+    assert new is None

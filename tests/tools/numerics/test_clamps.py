@@ -42,6 +42,7 @@ def test_the_same_number_at_five_places(
     assert found["hit_share"] == (0.15 if numerical else 0.0)
     assert found["hit_share_legal"] == (0.0 if numerical else 0.15)
     assert found["after_exp"] == (place == "ratio")
+    assert found["n_after_exp"] == (place == "ratio")
     if place == "log_ratio":
         assert found["limit_log_ratio"] == 0.2
     if place == "ratio":
@@ -66,3 +67,14 @@ def test_a_clamp_without_counts_says_nothing(
     make_run: MakeRun, missing: Callable[..., str]
 ) -> None:
     assert "no recorded clamp" in missing(TOOL, run_of(make_run, [Clamp("fuse", "log_ratio")]))
+
+
+def test_a_clamp_behind_exp_counts_without_a_hit(make_run: MakeRun, measure: Measure) -> None:
+    """Beside one before exp, which hits more often and is the one that is told of."""
+    before, behind = (
+        Clamp("fuse", "log_ratio", -20.0, 20.0, 1000, 1),
+        Clamp("cap", "ratio", None, 10.0, 1000, 0),
+    )
+    found = measure(TOOL, run_of(make_run, [before, behind]))
+    assert (found["after_exp"], found["n_after_exp"], found["hit_share"]) == (False, 1, 0.001)
+    assert measure(TOOL, run_of(make_run, [before]))["n_after_exp"] == 0

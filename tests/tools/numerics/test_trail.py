@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.flight import Flight, FlightStep, Trail
-from firstbad.tools.run import Run
+from firstbad.tools.flight import Flight, FlightStep, Microbatch, Trail
+from firstbad.tools.run import RolloutBatch, Run
 from synthetic.recorded import sound_step, trail
 
 TOOL = "read_trail"
@@ -140,3 +140,88 @@ def test_one_nan_in_a_masked_slot_and_its_twin(make_run: MakeRun, measure: Measu
 
 def test_without_a_trail(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no recorded trail" in missing(TOOL, make_run(signals={"loss": [0.0] * 3}))
+
+
+def test_a_trail_behind_a_log_that_broke_earlier_names_no_place(
+    make_run: MakeRun, measure: Measure
+) -> None:
+    """The loss is NaN at step 5, between the captures: at 10 the weights are, and logits first."""
+    steps = [sound_step(1), broken(10, logits=9, loss=1)]
+    logged = [0.1] * 4 + [np.nan] * 6
+    found = measure(TOOL, run_of(make_run, steps, signals={"loss": logged}))
+    assert (found["first_place"], found["first_bad_step"]) == (None, 10)
+    found = measure(TOOL, run_of(make_run, steps, signals={"loss": [0.1] * 9 + [np.nan]}))
+    assert found["first_place"] == 0
+    # What is logged as NaN where the trail is sound was not computed: it came not before.
+    logged = [np.nan] + [0.1] * 9
+    assert measure(TOOL, run_of(make_run, steps, signals={"loss": logged}))["first_place"] == 0
+    # With fp16 the loss scaler skips a step whose gradient alone overflows.
+    norms = {"grad_norm_preclip": [0.1] * 4 + [np.nan] + [0.1] * 4 + [np.nan]}
+    assert measure(TOOL, run_of(make_run, steps, signals=norms))["first_place"] is None
+    found = measure(TOOL, run_of(make_run, steps, signals=norms, config={"fp16": True}))
+    assert found["first_place"] == 0
+
+
+def test_denominators_of_the_step_that_breaks(make_run: MakeRun, measure: Measure) -> None:
+    def with_ledger(*denominators: float) -> dict[str, Any]:
+        ledger = tuple(Microbatch(denominator=d, n_tokens=int(d)) for d in denominators)
+        flown = replace(broken(2, loss=1), microbatches=ledger)
+        return measure(TOOL, run_of(make_run, [sound_step(1), flown]))
+
+    assert with_ledger(40.0, 0.0)["zero_denominators"] == 1
+    assert with_ledger(40.0, 38.0)["zero_denominators"] == 0
+    assert with_ledger()["zero_denominators"] is None
+
+
+def test_float16_is_told(make_run: MakeRun, measure: Measure) -> None:
+    for dtype, half in (("torch.float16", True), ("bfloat16", False), ("float32", False)):
+        places = tuple(
+            replace(t, dtype=dtype) if t.place == "loss" else t for t in trail(loss=1, grad=1)
+        )
+        flown = replace(sound_step(2), trail=places)
+        found = measure(TOOL, run_of(make_run, [sound_step(1), flown]))
+        assert found["first_in_half"] is half
+
+
+def test_a_resume_and_the_rate_of_the_step_that_breaks(make_run: MakeRun, measure: Measure) -> None:
+    steps = [sound_step(1), sound_step(2), broken(3, grad=1)]
+    for at, resumed in ((2, False), (3, True), (4, False)):
+        events = (("resume", at, "resumed"),)
+        found = measure(TOOL, run_of(make_run, steps, events=events))
+        assert found["resumed"] is resumed
+    for rates, bad in (([1e-6, 1e-6, np.nan], True), ([np.nan, 1e-6, 1e-6], False)):
+        found = measure(TOOL, run_of(make_run, steps, signals={"learning_rate": rates}))
+        assert found["rate_nonfinite"] is bad
+
+
+@pytest.mark.parametrize(
+    ("scores", "advantages", "n", "flat", "badly"),
+    [
+        ([1, 1, 0, 1], [np.nan, np.nan, -1, 1], 1, 1.0, 0.0),
+        ([1, np.nan, 0, 1], [np.nan, np.nan, -1, 1], 1, 0.0, 1.0),
+        ([1, 0, 0, 1], [np.inf, -np.inf, -1, 1], 1, 0.0, 0.0),
+        ([1, 1, 0, 1], [0, 0, -1, 1], 0, None, None),
+        ([1, 1, 0, 1], [np.nan] * 4, 0, None, None),  # not written at all
+    ],
+)
+def test_groups_whose_advantages_are_not_finite(
+    make_run: MakeRun,
+    measure: Measure,
+    batch: Callable[..., RolloutBatch],
+    scores: list[float],
+    advantages: list[float],
+    n: int,
+    flat: float | None,
+    badly: float | None,
+) -> None:
+    rows = batch(
+        2,
+        rewards={"right": scores},
+        size=2,
+        total=np.array(scores, float),
+        advantage=np.array(advantages, float),
+    )
+    run = run_of(make_run, [sound_step(1), broken(2, loss=1)], rollouts=[rows])
+    found = measure(TOOL, run)
+    assert found["spoiled_groups"] == n
+    assert (found["spoiled_flat_share"], found["spoiled_score_share"]) == (flat, badly)

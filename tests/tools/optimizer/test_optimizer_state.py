@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,27 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "checkpoints" in missing(TOOL, make_run())
+
+
+@pytest.mark.parametrize(
+    ("scale", "dropped"),
+    [
+        (2.0**4, False),  # halved twelve times: these updates were skipped
+        (2.0**15, True),  # halved once
+        (None, True),
+    ],
+)
+def test_updates_that_a_loss_scaler_skipped_are_not_lost(
+    make_run: MakeRun,
+    measure: Measure,
+    saved: Callable[..., Checkpoint],
+    scale: float | None,
+    dropped: bool,
+) -> None:
+    """Neither optimizer nor schedule count 12 of the 60 steps, after a good checkpoint."""
+    late = saved(60, 48, 48)
+    if scale is not None:
+        save_torch(late.path / "scaler.pt", {"scale": scale, "backoff_factor": 0.5})
+        late = replace(late, files=(*late.files, "scaler.pt"))
+    run = make_run(signals={"loss": [0.1] * 60}, checkpoints=(saved(20, 20, 20), late))
+    assert measure(TOOL, run)["both_dropped"] is dropped

@@ -90,3 +90,74 @@ def test_the_ledger_of_a_recorder(make_run: MakeRun, measure: Measure) -> None:
     found = measure(TOOL, run)
     assert (found["n_batches"], found["clip_last"]) == (5, 0.2)
     assert (found["p99_second"], found["p99_last"]) == (pytest.approx(0.2), pytest.approx(0.6))
+
+
+def ledger_of(updates: int, at: int, **fields: Any) -> Microbatch:
+    """Ratios that move further from 1 with each update."""
+    return Microbatch(
+        ratio_p50=1 + 0.01 * at,
+        ratio_p95=1 + 0.05 * at,
+        ratio_p99=1 + 0.1 * at,
+        ratio_max=1 + 0.2 * at,
+        clip_low_share=0.02 * at,
+        clip_high_share=0.03 * at,
+        kl_old=0.001 * at,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["a step each", "all in one step"])
+def test_a_ledger_alone(make_run: MakeRun, measure: Measure, inside: bool) -> None:
+    """Three updates over each of four batches; nothing of ratios is logged, and no tokens kept."""
+    if inside:
+        steps = [
+            FlightStep(s, microbatches=tuple(ledger_of(3, u, update=u) for u in range(3)))
+            for s in range(1, 5)
+        ]
+    else:
+        steps = [
+            FlightStep(s, first_pass=s % 3 == 1, microbatches=(ledger_of(3, (s - 1) % 3),))
+            for s in range(1, 13)
+        ]
+    kept = {step.step: step for step in steps}
+    flight = Flight(list(kept), kept.__getitem__)
+    settings = {} if inside else {"updates_per_batch": 3}
+    found = measure(TOOL, make_run(config=settings, flight=flight))
+    assert (found["updates_per_batch"], found["n_batches"], found["from_ledger"]) == (3, 4, True)
+    assert (found["clip_second"], found["clip_last"]) == (0.05, 0.1)
+    assert (found["clip_low_last"], found["clip_high_last"]) == (0.04, 0.06)
+    assert (found["ratio_p50_last"], found["ratio_p95_last"]) == (1.02, 1.1)
+    assert (found["ratio_max_last"], found["kl_old_last"]) == (1.4, 0.002)
+    assert found["p99_last"] == pytest.approx(np.log(1.2), abs=1e-6)
+    assert found["tail_last"] == pytest.approx(np.log(1.4), abs=1e-6)
+
+
+def test_micro_batches_weigh_by_their_tokens(make_run: MakeRun, measure: Measure) -> None:
+    parts = [
+        Microbatch(update=u, n_tokens=n, clip_low_share=low * u, clip_high_share=0.0)
+        for u in (0, 1)
+        for n, low in ((30, 0.1), (10, 0.5), (0, 1.0))
+    ]
+    kept = {s: FlightStep(s, microbatches=tuple(parts)) for s in (1, 2, 3)}
+    run = make_run(flight=Flight(list(kept), kept.__getitem__))
+    assert measure(TOOL, run)["clip_low_last"] == pytest.approx(0.2)
+
+
+def test_what_is_logged_comes_before_the_ledger(make_run: MakeRun, measure: Measure) -> None:
+    kept = {
+        s: FlightStep(s, first_pass=s % 3 == 1, microbatches=(ledger_of(3, (s - 1) % 3),))
+        for s in range(1, 13)
+    }
+    run = make_run(
+        signals={"clip_frac_total": [0.0, 0.3, 0.4] * 4},
+        config={"updates_per_batch": 3},
+        flight=Flight(list(kept), kept.__getitem__),
+    )
+    found = measure(TOOL, run)
+    assert (found["clip_last"], found["from_ledger"], found["clip_low_last"]) == (0.4, False, 0.04)
+
+
+def test_too_few_batches_in_the_ledger(make_run: MakeRun, missing: Callable[..., str]) -> None:
+    parts = tuple(ledger_of(3, u, update=u) for u in range(3))
+    kept = {s: FlightStep(s, microbatches=parts) for s in (1, 2)}
+    assert "logged" in missing(TOOL, make_run(flight=Flight(list(kept), kept.__getitem__)))
