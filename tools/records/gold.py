@@ -124,7 +124,7 @@ def check_gold(run: Run) -> Measured[Gold]:
     agreed = [i for i, r in enumerate(rows) if r[2] is not None]
     if len(agreed) < FEWEST:
         raise NoData(
-            f"groups that agree on an answer and have a gold one: {len(agreed)}; {FEWEST} are needed"
+            f"groups that agree on an answer and have a gold one: {len(agreed)} of {FEWEST} needed"
         )
     return _measured(run, rows, agreed, [contradicted[i] for i in agreed])
 

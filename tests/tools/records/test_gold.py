@@ -150,9 +150,9 @@ def test_without_data(make_run: MakeRun, batch: MakeBatch, missing: Callable[...
     rows = batch(rewards={"correct": [1, 0, 0]})
     assert "right answers" in missing(TOOL, make_run(rollouts=[rows]))
     rows = batch(completions=said("a", "a", "a"), gold=["a"] * 3)
-    assert "have a gold one: 1;" in missing(TOOL, make_run(rollouts=[rows]))
+    assert "have a gold one: 1 of" in missing(TOOL, make_run(rollouts=[rows]))
     rows = batch(completions=said("a", "a", "a"), gold=[None] * 3)
-    assert "have a gold one: 0;" in missing(TOOL, make_run(rollouts=[rows]))
+    assert "have a gold one: 0 of" in missing(TOOL, make_run(rollouts=[rows]))
 
 
 @settings(max_examples=4, derandomize=True)
