@@ -7,9 +7,8 @@ import shlex
 from firstbad.playbooks.fill import fill
 from firstbad.playbooks.gate import Seen, all_hold
 from firstbad.playbooks.model import Ask, Check
-from firstbad.playbooks.results import Request
+from firstbad.playbooks.results import NEW_RUN, Request
 
-NEW_RUN = "NEW_RUN"
 """Stands in a command for a run that is yet to be made."""
 
 

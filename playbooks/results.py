@@ -168,6 +168,10 @@ class Finding(Record):
     """True for a fact that stands whatever the layers before it turn out to be."""
 
 
+NEW_RUN = "NEW_RUN"
+"""Stands for the run in a command that only a new run can answer."""
+
+
 class Request(Record):
     """Evidence that would close an open layer."""
 

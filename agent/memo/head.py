@@ -15,8 +15,15 @@ from firstbad.agent.remarks import BESIDE, LEFT_OUT, Remark
 from firstbad.playbooks.causes import causes
 from firstbad.playbooks.checkpoints import weights_alone
 from firstbad.playbooks.model import Cause
-from firstbad.playbooks.requests import NEW_RUN
-from firstbad.playbooks.results import Finding, LeastBad, NotChecked, Onset, Request, Verdict
+from firstbad.playbooks.results import (
+    NEW_RUN,
+    Finding,
+    LeastBad,
+    NotChecked,
+    Onset,
+    Request,
+    Verdict,
+)
 from firstbad.tools.evidence import Evidence
 from firstbad.tools.numbers import percent
 

@@ -247,7 +247,7 @@ def _count(
         ends=_ends(loss, real, prompt),
     )
     shown = None
-    if show_wrong if wrong.any() else show_sound:
+    if len(real) and (show_wrong if wrong.any() else show_sound):
         row = int(np.argmax(wrong if wrong.any() else trained))
         shown = token_table(run, capture, real, prompt, row)
     return count, end.guessed, shown

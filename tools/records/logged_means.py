@@ -20,6 +20,8 @@ from firstbad.tools.segments import HeldToSettings, held_to_settings
 
 TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
+FEWEST = 5
+"""Steps in which rows differ that can vouch for the rows."""
 SELDOM = 0.05
 """Share of steps at which a signal may differ that counts as agreeing."""
 
@@ -40,9 +42,9 @@ class Recomputed(HeldToSettings):
     """The same share for that signal when rollouts are stored one step early or late, whichever
     fits better: near 0 where only the step label is off by one."""
     another_agrees: bool
-    """Another signal, which varies, is logged as it is recomputed at nearly every step, and no
-    guess at the weights of reward parts is needed for the one that differs most often: then the
-    rows are those that the log speaks of, whatever the settings say of their number."""
+    """Another signal is logged as it is recomputed at nearly every step in which rows differ in it
+    (five or more), and no guess at the weights of reward parts is needed for the one that differs
+    most often: then the rows are those that the log speaks of, whatever the settings say."""
     share_differs_trained: float
     """The same share when the mean is taken over the rows with an advantage, as where groups
     without contrast are dropped before training; 1 where no advantages are written."""
@@ -192,10 +194,21 @@ def _another_agrees(way: _Logged, pairs: Sequence[_Pairs], worst: _Pairs) -> boo
     guessed = way.rows.total_is_summed and "reward_weights" not in way.run.config.values
     if worst.name == "reward_mean" and guessed:
         return False
-    return any(
-        p is not worst and np.ptp(p.value) > 10 * TOLERANCE and p.differ.mean() <= SELDOM
-        for p in pairs
-    )
+    return any(p is not worst and _vouches(way, p.name) for p in pairs)
+
+
+def _vouches(way: _Logged, name: str) -> bool:
+    """Whether a signal is logged as recomputed where rows of a step differ in it.
+
+    Where all rows of a step have one score, any of them have its mean.
+    """
+    rows = way.rows
+    part = name.removeprefix("reward_part/")
+    values = rows.part(part) if part in rows.parts else rows.total
+    mean = rows.mean(values)
+    varies = rows.mean(values**2) - mean**2 > TOLERANCE**2
+    told = way.pairs(name, np.where(varies, mean, np.nan))
+    return len(told.step) >= FEWEST and float(told.differ.mean()) <= SELDOM
 
 
 def _differ_trained(way: _Logged, worst: _Pairs) -> float:

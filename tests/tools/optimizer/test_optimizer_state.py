@@ -218,7 +218,7 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(
     found = evidence(TOOL, make_run(signals={"loss": [0.1] * 60}, checkpoints=(checkpoint,)))
     assert found.metrics is not None
     assert (found.metrics["n_states"], found.metrics["n_unread"]) == (0, 1)
-    assert "1 files not read: `checkpoint-60/optimizer.pt`: it is no zip" in found.summary
+    assert "1 file not read: `checkpoint-60/optimizer.pt`: it is no zip" in found.summary
 
 
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:

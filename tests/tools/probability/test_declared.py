@@ -40,6 +40,7 @@ def test_settings_are_read_as_they_stand(make_run: MakeRun, measure: Measure) ->
         # A generation serves 8 micro-steps, 4 make an optimizer step: 2 updates, twice over.
         "updates_per_batch": 4.0,
         "engine_used": True,
+        "evaluates": None,
         "low_precision": True,
         "beta": 0.0,
         "max_grad_norm": 0.2,
