@@ -168,31 +168,46 @@ def prompt_changes(batches: list[RolloutBatch]) -> list[int]:
 
 def _parted(batches: list[RolloutBatch]) -> tuple[list[int], float | None]:
     """Batches at which prompts of another length begin, and the largest chance: see `APART`."""
-    asked = [set(batch.prompts) for batch in batches]
-    chances: dict[int, float] = {}
-    drifts: dict[int, float] = {}
-    for i in range(AROUND, len(asked) - AROUND + 1):
-        before, after = asked[max(0, i - BESIDE) : i], asked[i : i + BESIDE]
-        if min(len(set().union(*before)), len(set().union(*after))) >= FEWEST:
-            chances[i] = _apart(before, after)
-            halves = ((side[: len(side) // 2], side[len(side) // 2 :]) for side in (before, after))
-            drifts[i] = max(_apart(*half) for half in halves)
+    words: dict[str, int] = {}
+    asked: list[dict[str, int]] = []
+    for batch in batches:
+        here = set(batch.prompts)
+        words |= {p: len(p.split()) for p in here - words.keys()}
+        asked.append({p: words[p] for p in here})
+
+    def sides(i: int) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+        return asked[max(0, i - BESIDE) : i], asked[i : i + BESIDE]
+
+    chances = {
+        i: chance
+        for i in range(AROUND, len(asked) - AROUND + 1)
+        if (chance := _apart(*sides(i), fewest=FEWEST)) is not None
+    }
     found: list[int] = []
     for i in sorted((i for i, c in chances.items() if c >= APART), key=lambda i: -chances[i]):
         near = range(max(AROUND, i - AROUND), min(i + AROUND, len(asked) - 1) + 1)
-        at = max(near, key=lambda j: _apart(asked[max(0, j - BESIDE) : j], asked[j : j + BESIDE]))
-        if drifts[i] < ALIKE and all(abs(at - other) > AROUND for other in found):
+        at = max(near, key=lambda j: _apart(*sides(j)) or 0.0)
+        drift = max(_apart(s[: len(s) // 2], s[len(s) // 2 :]) or 0.0 for s in sides(i))
+        if drift < ALIKE and all(abs(at - other) > AROUND for other in found):
             found.append(at)
     return sorted(found), round(max(chances.values()), 4) if chances else None
 
 
-def _apart(before: list[set[str]], after: list[set[str]]) -> float:
-    """Chance, of 0.5 to 1, that a prompt of one side is longer than one of the other.
+def _apart(
+    before: list[dict[str, int]], after: list[dict[str, int]], *, fewest: int = 1
+) -> float | None:
+    """Chance, of 0.5 to 1, that a prompt of one side has more words than one of the other.
 
-    A prompt that is asked again counts once: a few that come round are no phase.
+    A prompt that is asked again counts once: a few that come round are no phase. None with fewer
+    prompts on a side.
     """
-    old = np.sort([len(p.split()) for p in set().union(*before)])
-    new = np.array([len(p.split()) for p in set().union(*after)])
+    sides: list[dict[str, int]] = [{}, {}]
+    for side, asked in zip(sides, (before, after), strict=True):
+        for prompts in asked:
+            side |= prompts
+    if min(map(len, sides)) < fewest:
+        return None
+    old, new = np.sort(list(sides[0].values())), np.array(list(sides[1].values()))
     below = np.searchsorted(old, new, "left") + np.searchsorted(old, new, "right")
     longer = float(below.mean()) / (2 * len(old))
     return max(longer, 1 - longer)
