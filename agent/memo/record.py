@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from firstbad.agent.memo.head import refutation, role
+from firstbad.agent.memo.caveats import refutation, role
 from firstbad.agent.memo.sources import reads
 from firstbad.agent.memo.tables import grid
 from firstbad.agent.memo.text import brief, cut, one_line, tool_command
