@@ -181,9 +181,12 @@ def _group(settings: Mapping[object, object]) -> ParameterGroup:
     found = _numbers(settings.get("betas"))
     betas = (found[0], found[1]) if len(found) == 2 else None
     rate = _plain(settings.get("lr"))
-    usable = rate is None or 0 <= rate < _LARGEST  # NaN is neither
+    empty = settings.get("params") == []  # trains nothing, whatever its rate says
+    peak = _number(settings.get("initial_lr")) or 0.0
+    rounding = max(1e-12, 1e-6 * abs(peak))  # where a schedule that subtracts ends at 0
+    usable = rate is None or empty or -rounding <= rate < _LARGEST  # NaN is neither
     return ParameterGroup(
-        learning_rate=rate if usable else None,
+        learning_rate=max(rate, 0.0) if rate is not None and usable else None,
         unusable_rate=None if usable else rate,
         betas=betas,
         eps=_number(settings.get("eps")),

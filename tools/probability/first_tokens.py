@@ -14,7 +14,7 @@ from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import FloatArray, Run
 
 APART = 0.02
-"""Nats between the engine and the weights sent from which older weights are tried."""
+"""Nats between the engine and the weights sent, somewhere, from which older ones are believed."""
 FITS = 1 / 3
 """Of that difference: what older weights must come below to fit the engine."""
 SHOWN = 200
@@ -35,8 +35,8 @@ class FirstTokens(Dated):
     difference_worst: float
     """Of the delivery where it is largest."""
     n_behind: int
-    """Deliveries that differ by more than 0.02 nats, where the weights of an earlier one come to
-    less than a third of that."""
+    """Deliveries from which the weights of an earlier one lie less than a third as far as those
+    sent; 0 where that is nowhere more than 0.02 nats."""
     behind_difference: float | None
     """Over those: from the weights that were sent."""
     fitting_difference: float | None
@@ -76,15 +76,11 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
     if not sides:
         raise NoData("no first tokens of fixed prompts in the ledger of weight deliveries")
     sent = [float(np.abs(s.engine - s.trainer).mean()) for s in sides]
-    best = [_fitting(sides, i) for i in range(len(sides))]
-    behind = [
-        sent[i] > APART and fit < FITS * sent[i] and of < i for i, (of, fit) in enumerate(best)
-    ]
-    late = [i for i, is_behind in enumerate(behind) if is_behind]
+    best = _fitting(sides)
+    older = [of < i and fit < FITS * sent[i] for i, (of, fit) in enumerate(best)]
+    sure = any(is_older and away > APART for is_older, away in zip(older, sent, strict=True))
+    late = [i for i, is_older in enumerate(older) if is_older and sure]
     first = late[0] if late else None
-    # The difference grows from little: what fits as clearly and is nearer is the same fault.
-    while first and best[first - 1][0] < first - 1 and best[first - 1][1] < FITS * sent[first - 1]:
-        first -= 1
     slope, explained = _slope(sides)
     metrics = FirstTokens(
         n_deliveries=len(sides),
@@ -146,29 +142,25 @@ def _sides(sync: Sync) -> _Sides | None:
     return _Sides(sync.step, keys, values[:, 0], values[:, 1])
 
 
-def _fitting(sides: list[_Sides], i: int) -> tuple[int, float]:
-    """Which delivery, this one or an earlier one, has the weights that fit the engine's answers.
+def _fitting(sides: list[_Sides]) -> list[tuple[int, float]]:
+    """Of each delivery: which one, it or an earlier one, has the weights that fit the engine best.
 
     Of equally good ones the latest: weights that stood still are not behind.
     """
-    own = sides[i]
-    found = (i, float(np.abs(own.engine - own.trainer).mean()))
-    for j in range(i - 1, -1, -1):
-        if (away := _between(own, sides[j])) is not None and away < found[1]:
-            found = (j, away)
+    keys = sorted({key for s in sides for key in s.keys})
+    place = {key: k for k, key in enumerate(keys)}
+    sent = np.full((len(sides), len(keys)), np.nan)
+    for i, s in enumerate(sides):
+        sent[i, [place[key] for key in s.keys]] = s.trainer
+    found = []
+    for i, s in enumerate(sides):
+        away = np.abs(sent[: i + 1, [place[key] for key in s.keys]] - s.engine)
+        asked = np.isfinite(away)
+        mean = np.where(asked, away, 0.0).sum(axis=1) / np.maximum(asked.sum(axis=1), 1)
+        mean[2 * asked.sum(axis=1) < len(s.keys)] = np.inf  # too few of the same tokens
+        of = i - int(mean[::-1].argmin())
+        found.append((of, float(mean[of])))
     return found
-
-
-def _between(now: _Sides, older: _Sides) -> float | None:
-    """Mean difference of the engine now from older weights; None where other tokens were asked."""
-    if now.keys == older.keys:
-        return float(np.abs(now.engine - older.trainer).mean())
-    place = {key: k for k, key in enumerate(older.keys)}
-    both = [(k, place[key]) for k, key in enumerate(now.keys) if key in place]
-    if 2 * len(both) < len(now.keys):
-        return None
-    here, there = np.array(both).T
-    return float(np.abs(now.engine[here] - older.trainer[there]).mean())
 
 
 def _slope(sides: list[_Sides]) -> tuple[float | None, float | None]:

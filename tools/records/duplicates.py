@@ -12,7 +12,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import BoolArray, IntArray, RolloutBatch, Run
+from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.tokens import completion_end
 
 FEWEST = 20
@@ -30,6 +30,7 @@ class Duplicates(Dated):
 
     Samples are exchangeable: whatever the policy, two places of a group hold the same text as often
     as any other two. Equal seeds break that: the places that share a seed are the same always.
+    Counted from the step on at which such places begin to be the same, where there is one.
     """
 
     n_groups: int
@@ -41,6 +42,9 @@ class Duplicates(Dated):
     """Of the pairs at places that are less alike than half of that; None where there are none."""
     places_alike: int
     """Pairs of places at which it is as frequent as there, less a tenth."""
+    places_share: float
+    """Of the places of a group: those with such a twin. Few have one where two samples of each
+    group are copies, or greedy, on purpose."""
     excess_z: float
     """(worst - rest) over its binomial standard error; 0 without a rest."""
     expected_rate: float | None
@@ -81,17 +85,18 @@ def find_duplicates(run: Run) -> Measured[Duplicates]:
         raise NoData(f"fewer than {FEWEST} groups with completions of {LONG} words or more")
     places = list(combinations(range(min(size, MOST_PLACES)), 2))
     counted = [_pair(codes, long, place) for place in places]
-    pairs = np.array([usable.sum() for _, usable in counted])
-    same = np.array([equal.sum() for equal, _ in counted])
-    rates = np.where(pairs >= FEWEST / 2, same / np.maximum(pairs, 1), 0.0)
+    last_good, first_bad = None, None
+    pairs, same, rates = _rates(counted, np.ones(len(steps), bool))
+    if rates.max() > 0:
+        alike = np.flatnonzero(rates >= rates.max() - 0.1).tolist()
+        last_good, first_bad = _dated(steps, [counted[i] for i in alike])
+    if first_bad is not None and int((steps >= first_bad).sum()) >= FEWEST:
+        pairs, same, rates = _rates(counted, steps >= first_bad)
     worst = int(rates.argmax())
     rest = rates < rates[worst] / 2
     rest_pairs = int(pairs[rest].sum())
     rest_rate = float(same[rest].sum() / rest_pairs) if rest_pairs else None
     alike = np.flatnonzero(rates >= rates[worst] - 0.1).tolist()
-    last_good, first_bad = None, None
-    if rates[worst] > 0:
-        last_good, first_bad = _dated(steps, [counted[i] for i in alike])
     predicted = _captured(run)
     expected, captured = predicted.expected_rate, predicted.captured_rate
     metrics = Duplicates(
@@ -100,6 +105,9 @@ def find_duplicates(run: Run) -> Measured[Duplicates]:
         pair_rate_worst=round(float(rates[worst]), 6),
         pair_rate_rest=None if rest_rate is None else round(rest_rate, 6),
         places_alike=len(alike) if rates[worst] > 0 else 0,
+        places_share=round(len({p for i in alike for p in places[i]}) / size, 4)
+        if rates[worst] > 0
+        else 0.0,
         excess_z=_excess(float(rates[worst]), int(pairs[worst]), rest_rate),
         **predicted._asdict(),
         last_good_step=last_good,
@@ -150,6 +158,15 @@ def _pair(codes: IntArray, long: BoolArray, place: tuple[int, int]) -> tuple[Boo
     a, b = place
     usable = long[:, a] & long[:, b]
     return usable & (codes[:, a] == codes[:, b]), usable
+
+
+def _rates(
+    counted: list[tuple[BoolArray, BoolArray]], which: BoolArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Pairs, equal pairs and their share at each pair of places, over some of the groups."""
+    pairs = np.array([(usable & which).sum() for _, usable in counted])
+    same = np.array([(equal & which).sum() for equal, _ in counted])
+    return pairs, same, np.where(pairs >= FEWEST / 2, same / np.maximum(pairs, 1), 0.0)
 
 
 def _in_order(batches: list[RolloutBatch]) -> bool:

@@ -28,9 +28,12 @@ class ResumedSeeds(Dated):
 
     n_resumes: int
     reused_from_step: int | None
-    """The resume from which on seeds stood in earlier steps, where before it hardly any had."""
+    """A resume, or a step just behind it if rollouts were sampled ahead, from which on seeds stood
+    in earlier steps, where before it hardly any had."""
     by_row: bool
     """Seeds are recorded with the rows; else with the steps."""
+    comes_round: bool
+    """They come again without a resume as well: seeds that are fixed by the place in an epoch."""
     n_again: int
     """Rows since then, of three words or more, whose prompt stood before with the same seed (where
     seeds are those of steps: at the same place among the samples of the prompt)."""
@@ -56,7 +59,8 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
     if not marked:
         raise NoData("no seeds that vary are recorded, neither with rows nor with captured steps")
     starts = resumes(run)
-    at = next((step for step in starts if _begins_again(marked, step)), None)
+    begun = ((step, _begins_again(marked, step)) for step in starts)
+    resume, at = next(((r, step) for r, step in begun if step is not None), (None, None))
     same, other = _come_again(run, marked, at) if at is not None else ([], [])
     before = [m.step for m in marked if at is not None and m.step < at]
     share = round(float(np.mean(same)), 6) if same else None
@@ -64,6 +68,7 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
         n_resumes=len(starts),
         reused_from_step=at,
         by_row=by_row,
+        comes_round=resume is not None and _comes_round(marked, resume, starts),
         n_again=len(same),
         same_share=share,
         other_same_share=round(float(np.mean(other)), 6) if other else None,
@@ -72,7 +77,7 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
     )
     text = "no resume at which a sequence of seeds begins again"
     if at is not None:
-        text = f"from the resume at step {at} on the seeds of earlier steps come again"
+        text = f"from step {at} on, after the resume at step {resume}, seeds of earlier steps come again"
         if share is not None:
             text += f", and {percent(share)} of {len(same)} completions with them"
     return Measured(metrics, text, signal="seeds of the sampling")
@@ -107,15 +112,44 @@ def _step_marks(run: Run) -> Iterator[_Marked]:
             return
 
 
-def _begins_again(marked: Sequence[_Marked], resume: int) -> bool:
+AHEAD = 3
+"""Steps behind a resume whose rollouts may have been sampled ahead of it."""
+
+
+def _begins_again(marked: Sequence[_Marked], resume: int) -> int | None:
+    """The step at or just behind a resume from which on seeds are those of earlier steps."""
+    known = _known(marked)
+    before = [k for one, k in zip(marked, known, strict=True) if one.step < resume]
+    since = [(one.step, k) for one, k in zip(marked, known, strict=True) if one.step >= resume]
+    if len(before) < 2 or max(before) >= 1 - NEARLY:
+        return None
+    for i, (step, share) in enumerate(since[: AHEAD + 1]):
+        if share >= NEARLY:
+            return step if all(k >= NEARLY for _, k in since[i : i + AHEAD]) else None
+    return None
+
+
+def _comes_round(marked: Sequence[_Marked], resume: int, resumes: Sequence[int]) -> bool:
+    """Whether the seeds since a resume come again at a step that no resume lies before."""
+    own = [one for one in marked if one.step >= resume]
+    known = _known(own)
+    return any(
+        now >= NEARLY
+        and max(known[:i]) < 1 - NEARLY
+        and not any(0 <= own[i].step - start <= AHEAD for start in resumes)
+        for i, now in enumerate(known)
+        if i
+    )
+
+
+def _known(marked: Sequence[_Marked]) -> list[float]:
+    """Of the seeds of each step, the share that stood in an earlier one."""
     seen: set[Hashable] = set()
     known: list[float] = []
     for one in marked:
         known.append(float(np.mean([seed in seen for seed in one.seeds])))
         seen.update(one.seeds)
-    before = [k for one, k in zip(marked, known, strict=True) if one.step < resume]
-    since = [k for one, k in zip(marked, known, strict=True) if one.step >= resume]
-    return len(before) > 1 and bool(since) and max(before) < 1 - NEARLY and since[0] >= NEARLY
+    return known
 
 
 def _come_again(run: Run, marked: Sequence[_Marked], resume: int) -> tuple[list[bool], list[bool]]:

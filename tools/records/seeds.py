@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
@@ -21,7 +23,8 @@ SHOWN = 15
 class Seeds(Dated):
     """Pairs of completions of one prompt in one step, by whether they share their recorded seed.
 
-    Both of a pair have three words or more. Shares are None where there is no such pair.
+    Of the steps from the first bad one on, where there is one, else of all. Both of a pair have
+    three words or more. Shares are None where there is no such pair.
     """
 
     n_rows: int
@@ -33,6 +36,9 @@ class Seeds(Dated):
     other_pairs: int
     """Pairs of different seeds."""
     other_same_share: float | None
+    equal_rows_share: float | None
+    """Of the rows with a seed: another one of their prompt has the same. Few do where seeds collide
+    by chance, or a row of each group is copied or sampled greedily on purpose."""
     ranks_sharing: int | None
     """Most ranks that used one seed in one step; None where no ranks are recorded."""
 
@@ -52,11 +58,11 @@ def check_seeds(run: Run) -> Measured[Seeds]:
     if not batches:
         raise NoData("no rollouts with the seed that sampled them")
     counts = [_pairs(batch) for batch in batches]
-    total = sum(counts, start=_Pairs())
     alike = [c.equal > 0 and c.equal_same >= NEARLY * c.equal for c in counts]
     at = None
     if alike[-1]:
         at = 0 if all(alike) else len(alike) - alike[::-1].index(False)
+    total = sum(counts[at or 0 :], start=_Pairs())
     ranks = [_ranks_sharing(b) for b in batches if b.rank is not None]
     metrics = Seeds(
         n_rows=sum(seed is not None for b in batches for seed in b.seed or ()),
@@ -64,6 +70,7 @@ def check_seeds(run: Run) -> Measured[Seeds]:
         equal_same_share=_share(total.equal_same, total.equal),
         other_pairs=total.other,
         other_same_share=_share(total.other_same, total.other),
+        equal_rows_share=_share(total.equal_rows, total.rows),
         ranks_sharing=max(ranks, default=None),
         last_good_step=batches[at - 1].step if at else None,
         first_bad_step=None if at is None else batches[at].step,
@@ -109,6 +116,9 @@ class _Pairs:
     equal_same: int = 0
     other: int = 0
     other_same: int = 0
+    rows: int = 0
+    equal_rows: int = 0
+    """Rows that share their seed with another of their prompt."""
 
     def __add__(self, more: _Pairs) -> _Pairs:
         return _Pairs(
@@ -116,6 +126,8 @@ class _Pairs:
             self.equal_same + more.equal_same,
             self.other + more.other,
             self.other_same + more.other_same,
+            self.rows + more.rows,
+            self.equal_rows + more.equal_rows,
         )
 
 
@@ -130,12 +142,19 @@ def _pairs(batch: RolloutBatch) -> _Pairs:
     ]
     every = _among(Counter(group for group, _, _ in rows))
     same = _among(Counter((group, text) for group, _, text in rows))
-    equal = _among(Counter((group, seed) for group, seed, _ in rows))
-    equal_same = _among(Counter(rows))
-    return _Pairs(equal, equal_same, every - equal, same - equal_same)
+    seeds = Counter((group, seed) for group, seed, _ in rows)
+    equal, equal_same = _among(seeds), _among(Counter(rows))
+    return _Pairs(
+        equal,
+        equal_same,
+        every - equal,
+        same - equal_same,
+        len(rows),
+        sum(n for n in seeds.values() if n > 1),
+    )
 
 
-def _among(counts: Counter[object]) -> int:
+def _among(counts: Mapping[Any, int]) -> int:
     """Pairs inside sets of these sizes."""
     return sum(n * (n - 1) // 2 for n in counts.values())
 

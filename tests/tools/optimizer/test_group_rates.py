@@ -90,6 +90,15 @@ def test_a_rate_that_no_update_can_use(
     assert (alone["unusable_states"], alone["factor"], alone["from_start"]) == (1, None, True)
 
 
+@pytest.mark.parametrize("rate", [-1.84e-17, -1e-22])
+def test_a_schedule_that_ends_at_0_but_for_rounding(
+    make_run: MakeRun, measure: Measure, saved: Saved, rate: float
+) -> None:
+    """`rate -= peak / steps` does."""
+    run = make_run(checkpoints=(saved(20, 1e-4, 1e-4), saved(40, rate, rate)))
+    assert measure(TOOL, run)["unusable_states"] == 0
+
+
 def test_a_rate_of_0_is_legal(make_run: MakeRun, measure: Measure, saved: Saved) -> None:
     """In a warm-up's first step, at the end of a schedule, for a group that is frozen."""
     run = make_run(checkpoints=(saved(1, 0.0, 1e-4), saved(20, 1e-4, 1e-4), saved(40, 0.0, 0.0)))

@@ -77,3 +77,26 @@ def test_seeds_that_are_no_sequence_are_not_measured(
     for flight in (never_varies, of_two, of_steps(lambda step: {})):
         run = make_run(rollouts=rollouts, events=RESUMED, flight=flight)
         assert "no seeds" in missing(TOOL, run)
+
+
+@pytest.mark.parametrize(("ahead", "found_at"), [(0, 21), (1, 22), (3, 24), (4, None)])
+def test_steps_sampled_ahead_of_the_resume(
+    make_run: MakeRun, batch: Batch, measure: Measure, ahead: int, found_at: int | None
+) -> None:
+    rollouts = []
+    for step in range(1, 31):
+        of = step - 20 - ahead if step >= 21 + ahead else step
+        rollouts.append(drawn(batch, step, step, seed=[f"{of}.{i}" for i in range(4)]))
+    found = measure(TOOL, make_run(rollouts=rollouts, events=RESUMED))
+    assert (found["reused_from_step"], found["comes_round"]) == (found_at, False)
+
+
+def test_seeds_that_are_fixed_by_the_place_in_an_epoch(
+    make_run: MakeRun, batch: Batch, measure: Measure
+) -> None:
+    """They come again at step 41 as well, where nothing was resumed."""
+    rollouts = [
+        drawn(batch, step, step, seed=[f"{(step - 1) % 20}.{i}" for i in range(4)])
+        for step in range(1, 51)
+    ]
+    assert measure(TOOL, make_run(rollouts=rollouts, events=RESUMED))["comes_round"]

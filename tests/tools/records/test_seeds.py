@@ -41,11 +41,30 @@ def test_equal_seeds_give_equal_texts(make_run: MakeRun, batch: Batch, measure: 
         for step in range(1, 13)
     ]
     found = measure(TOOL, make_run(rollouts=rollouts))
-    # Two pairs of one seed in each of six steps; six pairs in a group otherwise.
+    # From the first bad step on: two pairs of one seed in each of six steps, four of others.
     assert (found["equal_pairs"], found["equal_same_share"]) == (12, 1.0)
-    assert (found["other_pairs"], found["other_same_share"]) == (6 * 6 + 6 * 4, 0.0)
+    assert (found["other_pairs"], found["other_same_share"]) == (6 * 4, 0.0)
     assert (found["last_good_step"], found["first_bad_step"]) == (6, 7)
     assert (found["n_rows"], found["ranks_sharing"]) == (48, 2)
+    assert found["equal_rows_share"] == 1.0
+
+
+def test_few_rows_that_share_a_seed(make_run: MakeRun, batch: Batch, measure: Measure) -> None:
+    """Two greedy rows of each eight: what shares a seed is the same, and most rows share none."""
+    seeds: list[str | None] = ["0", "0", *"123456"]
+    rollouts = [
+        batch(
+            s,
+            rewards={"r": np.zeros(8)},
+            completions=said(s, *"aabcdefg"),
+            size=8,
+            seed=[f"{s}.{x}" if x != "0" else x for x in seeds if x],
+        )
+        for s in range(1, 30)
+    ]
+    found = measure(TOOL, make_run(rollouts=rollouts))
+    assert (found["equal_pairs"], found["equal_same_share"]) == (29, 1.0)
+    assert found["equal_rows_share"] == 0.25
 
 
 def test_one_seed_of_a_stream(make_run: MakeRun, batch: Batch, measure: Measure) -> None:
