@@ -77,7 +77,7 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
     )
     text = "no resume at which a sequence of seeds begins again"
     if at is not None:
-        text = f"after the resume at step {resume} seeds of earlier steps come again from step {at} on"
+        text = f"after the resume at step {resume}, from step {at} on, earlier seeds come again"
         if share is not None:
             text += f", and {percent(share)} of {len(same)} completions with them"
     return Measured(metrics, text, signal="seeds of the sampling")
