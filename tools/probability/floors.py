@@ -65,7 +65,7 @@ def find_floor(run: Run) -> Measured[Floors]:
     Log-probs of sampled tokens have a thin tail, and each update moves it: no value comes twice. A
     clamp, or log(softmax + eps), piles up what lies below it, at the same value in every capture. A
     choice among a few equally likely tokens piles up too, and there the entropy is the surprise.
-    Where a few tokens are all there is, or rows are copies of each other, other values come as often.
+    Where a few tokens are all there is, or rows are copies, other values come as often.
 
     Cannot tell: a limit that hardly any token reaches; one that is applied after what is captured;
     one on a policy that has few values to give.
