@@ -1,4 +1,4 @@
-"""Could two batches have the same texts by chance? Where a few short texts are all there is, yes."""
+"""Could two batches have the same texts by chance? Where few short texts are left, they could."""
 
 from __future__ import annotations
 
