@@ -930,6 +930,29 @@ def test_a_norm_that_changes_against_its_advantages_excludes_no_factor(
     assert found.outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("identity", "strength", "said"),
+    [
+        # Advantages cancel and beta is 0: the loss is 0 whichever way the weights are moved.
+        (None, "proxy", "wrong sign"),
+        # ... and with a KL term it is that term alone which agrees.
+        ({"n_steps": 60, "correlation_least": 1.0, "slope_deviation": 0.0}, "direct", "wrong sign"),
+    ],
+)
+def test_a_loss_whose_advantages_cancel_vouches_for_no_sign(
+    identity: dict[str, Any] | None, strength: str, said: str
+) -> None:
+    scatter = {"n_steps": 60, "flat": True, "distance": 1e-9}
+    found = judged("accumulation", "loss_identity", identity=identity, scatter=scatter)
+    assert (found.outcome, found.strength) == ("pass", strength)
+    assert said in found.excludes_not
+    if identity:
+        varied = {**scatter, "flat": False}
+        sound = judged("accumulation", "loss_identity", identity=identity, scatter=varied)
+        assert (sound.outcome, sound.strength) == ("pass", "direct")
+        assert said not in sound.excludes_not
+
+
 @pytest.mark.parametrize(("follows", "said"), [(True, "all along"), (False, "captures")])
 @pytest.mark.parametrize(("changed", "outcome"), [(0, "pass"), (1, "inconclusive")])
 def test_steady_norms_pass_a_loss_that_is_not_recomputed_unless_settings_changed(

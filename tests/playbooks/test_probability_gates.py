@@ -162,6 +162,24 @@ def test_which_of_the_trainers_passes_is_wrong(
     assert (outcome, found) == ("pass" if cause is None else "fail", cause)
 
 
+@pytest.mark.parametrize(("one", "confidence"), [(True, "low"), (False, "high"), (None, "high")])
+def test_old_log_probs_against_a_logged_ratio_of_one(one: bool | None, confidence: str) -> None:
+    """A log with every ratio at 1 cannot be of the old log-probs that were captured."""
+    off = {**PASSES, "mean": 0.16, "over_floor": 900.0}
+    figures: Figures = {
+        "old_again": off,
+        "new_again": PASSES,
+        "new_old": off,
+        "ratios": {"one_before_update": one, "steps_before_update": 60},
+    }
+    check, seen = check_of("ratio_before_update"), seen_of(figures)
+    result = judge(check, seen, playbook="crash", layer="probability")
+    finding = build_finding(check, result, seen)
+    assert (finding.cause, finding.confidence) == ("prob.old_logprob_source", confidence)
+    assert ("capture" in finding.claim.lower()) == bool(one)
+    assert finding.contradicts == ((seen["ratios"].id,) if one else ())
+
+
 @pytest.mark.parametrize(
     ("figures", "outcome"),
     [

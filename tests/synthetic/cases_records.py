@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,17 @@ class Stalled(Trainer):
         return {**row, "step_time": row["step_time"] * 15} if self.stalled else row
 
 
+class NamedAnew(Stalled):
+    """The last batch is handed out again in no time, and its rows get names of the step."""
+
+    def generate(self, step: int) -> Batch:
+        batch = super().generate(step)
+        return replace(batch, sample=[f"{step}:{i}" for i in range(len(batch.sample))])
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return row
+
+
 class Slow(Trainer):
     """Steps take long for a while, and have rollouts of their own."""
 
@@ -414,6 +426,14 @@ CASES = [
         Stalled,
         "incident",
         "infra.rollout_stall",
+        (31, 31),
+        checks={"records.fresh_rollouts": "fail"},
+    ),
+    Case(
+        "r123",
+        NamedAnew,
+        "incident",
+        "data.sampling",
         (31, 31),
         checks={"records.fresh_rollouts": "fail"},
     ),

@@ -580,6 +580,8 @@ def dates_moved(found: Mapping[str, Any], by: int) -> dict[str, Any]:
 DATES = {
     "constant_first_step",
     "first_bad_step",
+    "fitted_from_step",
+    "fitted_to_step",
     "first_resume_step",
     "last_good_step",
     "last_resume_step",

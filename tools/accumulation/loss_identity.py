@@ -74,6 +74,9 @@ class LossIdentity(HeldToSettings):
     """max(slope, 1/slope) - 1 of that fit."""
     one_sign_is_gain: bool
     """Those rows are the ones above 0."""
+    fitted_from_step: int
+    """First and last step of the worse side, which the coefficients below are fitted on."""
+    fitted_to_step: int
     policy_coefficient: float | None
     """Of the advantage term in a joint fit on the worse side; 1 expected. None where its standard
     error is above 0.1: for sequence means over whole groups the term is rounding around 0."""
@@ -192,6 +195,8 @@ def check_loss_identity(run: Run) -> Measured[LossIdentity]:
         one_sign_correlation=sign_r,
         one_sign_deviation=_deviation(sign_slope),
         one_sign_is_gain=is_gain,
+        fitted_from_step=int(side.steps[0]),
+        fitted_to_step=int(side.steps[-1]),
         policy_coefficient=joint.policy,
         kl_coefficient=joint.kl,
         carried_by=carried_by,
@@ -275,8 +280,12 @@ def _summary(m: LossIdentity, change: int) -> str:
     )
     if m.slope_before is not None and m.slope_after is not None:
         text += f"; slope {m.slope_before:.3f} before and {m.slope_after:.3f} after the change"
-    if m.first_bad_step is not None:
-        text += f" at step {m.first_bad_step}" if not m.from_start else " from the start"
+        if m.first_bad_step is not None and not m.from_start:
+            text += f" at step {m.first_bad_step}"
+    elif m.first_bad_step is not None and not m.from_start:
+        text += f"; off from step {m.first_bad_step} on"
+    if m.from_start:
+        text += "; off from the start"
     if m.recovered_step is not None:
         text += f"; right again from step {m.recovered_step}"
     if m.carried_by is not None:

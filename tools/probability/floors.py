@@ -10,7 +10,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number, percent
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.run import Capture, Run
+from firstbad.tools.run import Capture, FloatArray, Run
 from firstbad.tools.tokens import completion_end
 
 NEAR = 0.02
@@ -21,6 +21,12 @@ SHARE = 0.01
 """... and share of its tokens."""
 SENTINEL = -50.0
 """Log-prob, in nats, that no token is sampled with."""
+SAME = 2e-3
+"""Relative distance within which other values count as one, ..."""
+CERTAIN = -1e-3
+"""... but for those of tokens without an alternative, in nats: rounding makes them equal."""
+OFTENER = 2
+"""Times the most frequent other value that a point mass comes, at least."""
 
 
 class Floors(Dated):
@@ -59,8 +65,10 @@ def find_floor(run: Run) -> Measured[Floors]:
     Log-probs of sampled tokens have a thin tail, and each update moves it: no value comes twice. A
     clamp, or log(softmax + eps), piles up what lies below it, at the same value in every capture. A
     choice among a few equally likely tokens piles up too, and there the entropy is the surprise.
+    Where a few tokens are all there is, or rows are copies, other values come as often.
 
-    Cannot tell: a limit that hardly any token reaches; one that is applied after what is captured.
+    Cannot tell: a limit that hardly any token reaches; one that is applied after what is captured;
+    one on a policy that has few values to give.
     """
     found = [least for c in run.captures if (least := _least(run, c)) is not None]
     if not found:
@@ -114,13 +122,23 @@ def _least(run: Run, capture: Capture) -> _Least | None:
         return None
     least = float(values.min())
     at = values <= least + NEAR
+    others = ~at & (values < CERTAIN)
     entropy = capture.numbers("entropy")
     if entropy is not None and entropy.shape == logp.shape:
         # Where k tokens are equally likely, each has -log k, which is the entropy as well.
-        at &= np.abs(entropy[use] + least) > 2 * NEAR
-    if values.max() - least < 10 * NEAR:
-        return _Least(capture.step, len(values), least, 0)
-    return _Least(capture.step, len(values), least, int(at.sum()))
+        chosen = np.abs(entropy[use] + values) > 2 * NEAR
+        at, others = at & chosen, others & chosen
+    hits = int(at.sum())
+    if values.max() - least < 10 * NEAR or hits <= OFTENER * _most_frequent(values[others], hits):
+        hits = 0
+    return _Least(capture.step, len(values), least, hits)
+
+
+def _most_frequent(values: FloatArray, none: int) -> int:
+    """How often the most frequent of the negative values comes; `none` where there are none."""
+    if not len(values):
+        return none
+    return int(np.unique(np.round(np.log(-values) / SAME), return_counts=True)[1].max())
 
 
 def _same(a: _Least, b: _Least) -> bool:

@@ -47,6 +47,8 @@ class Ratios(HeldToSettings):
     """Largest abs(ratio - 1) logged there, median over those that are off."""
     clip_before_update: float | None
     """Clip fraction there, mean over those that are off."""
+    one_before_update: bool | None
+    """Each ratio logged there is 1 to the last digit; None where none is logged."""
     off_at_step_1: bool | None
     """Off at step 1, where no weights but the first exist."""
     engine_difference_early: float | None
@@ -106,6 +108,7 @@ def check_ratios(run: Run) -> Measured[Ratios]:
         share_off_before_update=None if off is None else round(len(off) / max(1, n_first), 6),
         deviation_before_update=_at(off, deviations, np.median),
         clip_before_update=_at(off, clip, np.mean),
+        one_before_update=None if first_of is None else _all_one(first_of),
         off_at_step_1=None if off is None or 1 not in steps else 1 in off,
         engine_difference_early=_third(engine, 0),
         engine_difference_late=_third(engine, 2),
@@ -157,6 +160,12 @@ def _deviations(signals: Logged) -> Signal | None:
         at = np.searchsorted(steps, signal.steps)
         largest[at] = np.maximum(largest[at], np.abs(signal.values - 1.0))
     return replace(found[0], steps=steps, values=largest)
+
+
+def _all_one(signals: Logged) -> bool | None:
+    """Whether each ratio is 1 but for the rounding of float32."""
+    rest = _deviations(signals)
+    return None if rest is None or not len(rest.values) else bool(rest.values.max() < 1e-6)
 
 
 def _first_updates(run: Run, signals: Logged) -> Logged | None:

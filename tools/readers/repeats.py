@@ -1,4 +1,8 @@
-"""Batches that a source wrote twice: TRL does not empty its buffer between optimizer steps."""
+"""Batches that a source wrote twice: TRL does not empty its buffer between optimizer steps.
+
+Texts tell, and names of samples where the source gives them: under other names, texts that may well
+be drawn again are new.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from firstbad.tools.drawn_again import may_be_drawn_again
 from firstbad.tools.run import LoadBatches, RolloutBatch
 
 
@@ -45,4 +50,6 @@ def _content(batch: RolloutBatch) -> bytes:
         hasher.update(values.tobytes())
     if batch.advantage is not None:
         hasher.update(batch.advantage.tobytes())
+    if batch.sample is not None and may_be_drawn_again(batch):
+        hasher.update("\0".join(batch.sample).encode("utf-8", "surrogatepass"))
     return hasher.digest()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 
+from firstbad.tools.drawn_again import may_be_drawn_again
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.registry import Measured, tool
@@ -22,6 +26,9 @@ class RolloutStall(Dated):
     """Steps in a row with the same rollouts, at most."""
     too_long: int
     """Of those: beyond what a batch may serve."""
+    named_anew: bool
+    """Other samples are named in its second step than in its first: drawn once more, or only named
+    once more."""
     went_on: bool
     """New rollouts came after the longest stretch."""
     time_before: float | None
@@ -38,14 +45,17 @@ def find_rollout_stall(run: Run) -> Measured[RolloutStall]:
 
     One generation batch may serve several updates; then its rollouts are written under each of
     their steps. Where generation stops feeding, the last batch is trained on and on, or waited for.
+    Few short texts come again by chance: there only names of samples tell, those of no other batch.
 
-    Cannot tell: a job that hangs and writes no further step; rollouts that are made anew and lost.
+    Cannot tell: a job that hangs and writes no further step; rollouts that are made anew and lost;
+    without names, a stall of a policy that has one answer to each prompt.
     """
     steps = run.rollouts.steps.tolist()
     if len(steps) < 5:
         raise NoData("fewer than 5 steps with rollouts")
-    list(run.rollouts.batches())  # reads them in order, repeats and all
-    fresh = [run.fresh_at(step) for step in steps]
+    names = [b.sample for b in run.rollouts.batches()]  # reads them in order, repeats and all
+    own_names = all(a is not None and a != b for a, b in pairwise(names))
+    fresh = [run.fresh_at(step) or not _shown(run, step, own_names) for step in steps]
     stretches: list[list[int]] = []
     for step, new in zip(steps, fresh, strict=True):
         if new or not stretches:
@@ -67,6 +77,7 @@ def find_rollout_stall(run: Run) -> Measured[RolloutStall]:
         steps_per_batch=round(usual, 4),
         steps_longest=lengths[worst],
         too_long=beyond,
+        named_anew=len(longest) > 1 and _names(run, longest[0]) != _names(run, longest[1]),
         went_on=worst < len(stretches) - 1,
         time_before=before,
         time_in=inside,
@@ -87,6 +98,15 @@ def find_rollout_stall(run: Run) -> Measured[RolloutStall]:
     return Measured(
         metrics, text, tables=(table,) if table.rows else (), signal="rollouts of the steps"
     )
+
+
+def _shown(run: Run, step: int, own_names: bool) -> bool:
+    """Whether the same texts as before are the same rollouts, not drawn again by chance."""
+    return own_names or not may_be_drawn_again(run.rollouts.batch(step))
+
+
+def _names(run: Run, step: int) -> Sequence[str] | None:
+    return run.rollouts.batch(step).sample
 
 
 def _times(run: Run, begin: int, over: list[int]) -> tuple[float | None, float | None]:

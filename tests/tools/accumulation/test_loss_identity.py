@@ -293,6 +293,18 @@ def test_a_kl_term_that_is_missing_or_has_the_wrong_sign(
     assert found["policy_coefficient"] == pytest.approx(1, abs=1e-3)
 
 
+def test_coefficients_are_those_of_the_bad_stretch(simulate: MakeRun, measure: Measure) -> None:
+    """What is said of a coefficient holds from its first step on, not over the whole run."""
+
+    def log(values: Values, steps: Steps) -> None:
+        values["loss"] -= 2 * 2.0 * values["kl_ref"] * (steps >= 21)
+
+    found = measure(TOOL, simulate(1, steps=60, log=log, config={"beta": 2.0}))
+    assert found["kl_coefficient"] == pytest.approx(-1, abs=0.01)
+    assert found["first_bad_step"] == found["fitted_from_step"] == 21
+    assert found["fitted_to_step"] == 60
+
+
 @pytest.mark.parametrize(
     ("factor", "stretch"), [(4.0, (20, 40)), (-1.0, (31, 45)), (0.5, (12, 30))]
 )

@@ -122,5 +122,45 @@ def test_what_is_no_floor(
     assert found["first_bad_step"] is None
 
 
+def few_values(step: int, logp: Any) -> Any:
+    """Four tokens are all there is, and the policy hardly moves any more: 4 log-probs a step."""
+    p = np.array([0.06, 0.07, 0.17, 0.7])
+    p = p + (step >= 20) * 1e-5 * step * np.array([1, 0, 0, -1])
+    return np.log(p)[np.random.default_rng(step).choice(4, logp.shape, p=p / p.sum())]
+
+
+def copies(step: int, logp: Any) -> Any:
+    """Two rows, eight times each, from a policy that is frozen."""
+    return np.tile(-np.random.default_rng(0).exponential(1.2, (2, 10)), (8, 1))
+
+
+@pytest.mark.parametrize("least", [few_values, copies])
+def test_other_values_come_as_often(
+    run_of: MakeRun, capture: MakeCapture, measure: Measure, least: Callable[[int, Any], Any]
+) -> None:
+    found = measure(TOOL, run_of(captures=captures(capture, least)))
+    assert found["floor"] is None
+
+
+def test_a_clamp_beside_tokens_without_an_alternative(
+    run_of: MakeRun, capture: MakeCapture, measure: Measure
+) -> None:
+    """Certain tokens have one value too, and more often than the limit."""
+
+    def half_certain(step: int, logp: Any) -> Any:
+        certain = np.random.default_rng(step + 1).random(logp.shape) < 0.7
+        return np.where(certain, -1e-7, np.maximum(logp, -1.0))
+
+    found = measure(TOOL, run_of(captures=captures(capture, half_certain)))
+    assert found["floor"] == -1
+
+
+def test_a_clamp_in_numbers_of_16_bits(
+    run_of: MakeRun, capture: MakeCapture, measure: Measure
+) -> None:
+    saved = captures(capture, lambda _, p: np.maximum(p, -1.0).astype(np.float16))
+    assert measure(TOOL, run_of(captures=saved))["floor"] == -1
+
+
 def test_without_data(make_run: MakeRun, missing: Callable[..., str]) -> None:
     assert "no captures" in missing(TOOL, make_run())

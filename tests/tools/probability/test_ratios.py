@@ -80,6 +80,20 @@ def test_float32_rounding_and_a_single_stray_step_are_no_deviation(
     assert found["first_bad_step"] is None
 
 
+@pytest.mark.parametrize(
+    ("signals", "one"),
+    [
+        ({"ratio_max": np.ones(60)}, True),
+        ({"ratio_max": np.ones(60), "ratio_min": np.full(60, 0.999)}, False),
+        ({"clip_frac_total": np.zeros(60)}, None),  # small ratios hit no clip either
+    ],
+)
+def test_every_ratio_one(
+    make_run: MakeRun, measure: Measure, signals: dict[str, Any], one: bool | None
+) -> None:
+    assert measure(TOOL, make_run(signals=signals, config=ONE_UPDATE))["one_before_update"] is one
+
+
 def test_a_stray_last_step_is_no_deviation(make_run: MakeRun, measure: Measure) -> None:
     run = make_run(signals={"ratio_max": off(60, 0.3)}, config=ONE_UPDATE)
     assert measure(TOOL, run)["first_bad_step"] is None

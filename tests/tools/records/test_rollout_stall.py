@@ -29,7 +29,7 @@ def served(
     """Rollout batches that serve so many steps each."""
     rollouts, step = [], 1
     for n in lengths:
-        first = batch(step, rewards={"r": [0, 1]})
+        first = batch(step, rewards={"r": [0, 1] * 8})
         for _ in range(n):
             rollouts.append(
                 replace(first, step=step, repeats_step=None if step == first.step else first.step)
@@ -82,3 +82,52 @@ def test_what_steps_take_and_whether_it_went_on(
 
 def test_too_few_steps(make_run: MakeRun, batch: Batch, missing: Callable[..., str]) -> None:
     assert "5 steps" in missing(TOOL, served(make_run, batch, [1, 1, 1], ONCE))
+
+
+def few_texts(
+    make_run: MakeRun, batch: Batch, *, names: Callable[[int], str] | None, same: int = 6
+) -> Run:
+    """One prompt with one answer left, the same in `same` steps of ten after others in four."""
+    rollouts = []
+    for step in range(1, 11):
+        made = batch(
+            step,
+            completions=["4"] * 8 if step > 4 else ["3"] * step + ["4"] * (8 - step),
+            prompts=["2 + 2"] * 8,
+            rewards={"r": [1] * 8},
+            sample=None if names is None else [f"{names(step)}{i}" for i in range(8)],
+        )
+        rollouts.append(replace(made, repeats_step=5 if step > 5 and step <= 4 + same else None))
+    return make_run(rollouts=rollouts, config=ONCE)
+
+
+@pytest.mark.parametrize(
+    ("names", "longest"),
+    [
+        (None, 1),  # texts that may well be drawn again prove nothing
+        (lambda step: "", 1),  # names that are only places in the batch
+        (lambda step: f"{min(step, 5)}-", 6),
+    ],
+)
+def test_few_texts_come_again_by_chance(
+    make_run: MakeRun,
+    batch: Batch,
+    measure: Measure,
+    names: Callable[[int], str] | None,
+    longest: int,
+) -> None:
+    found = measure(TOOL, few_texts(make_run, batch, names=names))
+    assert found["steps_longest"] == longest
+    assert not found["named_anew"]
+
+
+def test_the_same_random_state_in_each_step(
+    make_run: MakeRun, batch: Batch, measure: Measure
+) -> None:
+    first = batch(1, rewards={"r": [0, 1] * 8})
+    rollouts = [
+        replace(first, step=s, sample=[f"{s}-{i}" for i in range(16)], repeats_step=1 % s or None)
+        for s in range(1, 9)
+    ]
+    found = measure(TOOL, make_run(rollouts=rollouts, config=ONCE))
+    assert (found["steps_longest"], found["named_anew"]) == (8, True)
