@@ -271,6 +271,8 @@ def _measured(claim: Claim, seen: Seen) -> str:
     """The signal before and after, as a sentence; empty where it was not compared."""
     if not claim.measure:
         return ""
+    if claim.instead is not None:
+        return f" {fill(claim.instead.say, seen)}" if all_hold(claim.instead.when, seen) else ""
     part, whole = _sides(claim.measure, seen), _sides(claim.whole or claim.measure, seen)
     told = _averages(claim.measure, claim.called, seen)
     return told + (_averages(claim.whole, claim.whole_called, seen) if whole != part else "")

@@ -183,6 +183,8 @@ class Claim(Strict):
     `_z` are told. A claim about a signal that is not logged stays open."""
     called: str = ""
     """The signal in words, where there is a `measure`."""
+    instead: Note | None = None
+    """A sentence about the signal that is told in place of its averages, which do not answer."""
     whole: str = ""
     """`alias.signal` of what the `measure` is a part of: told as well where it differs."""
     whole_called: str = ""
