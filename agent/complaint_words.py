@@ -424,11 +424,3 @@ FINE = _words(
     "正常|没问题",
 )
 """What a clause holds that complains of nothing, or of nothing in particular: "it broke at 66"."""
-
-OFFERED = (
-    "a signal (reward, evaluations, KL, entropy, answer length, loss, gradient norm, clip "
-    "fraction, ratio, learning rate, advantages, step time) and how it moves (falls, rises, flat, "
-    "zero, negative, jumps, spikes, unsteady), or NaN, garbage text, truncation, wrong judging, "
-    "reward hacking, wrong masks, engine mismatch, a resume, a hang"
-)
-"""What a complaint can say: told by `firstbad investigate --help`."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from firstbad.agent.complaint import QUOTED, read_complaint, told_back
-from firstbad.agent.complaint_words import OFFERED, SUBJECTS
+from firstbad.agent.complaint_offer import OFFERED
+from firstbad.agent.complaint_words import SUBJECTS
 
 ASKED = [
     (text, (int(step) if step else None, tuple(symptoms.split())))
