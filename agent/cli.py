@@ -26,8 +26,8 @@ from firstbad.agent import (
     cli_verify,
 )
 from firstbad.agent.cli_base import group, tell
-from firstbad.agent.files import reason_of
 from firstbad.agent.complaint_offer import OFFERED
+from firstbad.agent.files import reason_of
 from firstbad.agent.home import home
 from firstbad.agent.plain import plain
 from firstbad.tools.errors import FirstbadError, Stopped

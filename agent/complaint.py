@@ -152,9 +152,13 @@ def _statements(raw: str) -> Iterator[str]:
         begin = 0
         for mark in _AND.finditer(said):
             first, rest = said[begin : mark.start()].lower(), said[mark.end() :].lower()
-            subject = min((m.start() for p in SUBJECTS.values() for m in p.finditer(first)), default=-1)
+            subject = min(
+                (m.start() for p in SUBJECTS.values() for m in p.finditer(first)), default=-1
+            )
             moved = min((start for start, _ in _moves(first)), default=-1)
-            if 0 <= subject < moved and any(p.match(_LEAD.sub("", rest)) for p in SUBJECTS.values()):
+            if 0 <= subject < moved and any(
+                p.match(_LEAD.sub("", rest)) for p in SUBJECTS.values()
+            ):
                 yield said[begin : mark.start()]
                 begin = mark.end()
         yield said[begin:]

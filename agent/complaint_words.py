@@ -16,7 +16,8 @@ def _words(english: str, chinese: str = "") -> re.Pattern[str]:
 
 
 _UNSTEADY = (
-    r"jumpy|unstable|swing\w*|swung|wobbl\w*|rough(?:er)?|bump(?:y|s)?|erratic\w*|oscillat\w+|all over the place|volatile"
+    r"jumpy|unstable|swing\w*|swung|wobbl\w*|rough(?:er)?|bump(?:y|s)?|erratic\w*"
+    r"|oscillat\w+|all over the place|volatile"
     r"|zig-?zag\w*|fluctuat\w+|jump(?:s|ed|ing)? (?:all over|around|up and down)"
 )
 """What is said of a curve that is not smooth."""
@@ -86,7 +87,8 @@ MOVES: dict[str, re.Pattern[str]] = {
     "up": _words(
         r"ris(?:e|es|en|ing)|rose|grow(?:s|ing|n)?|grew|increas\w+|climb\w*|went up"
         r"|go(?:es)? up|going up"
-        r"|(?<!made )(?<!cut )up|doubl(?:es?|ed|ing)|tripl(?:es?|ed|ing)|quadrupl\w+|[\d.]+[- ]?fold|soar\w*"
+        r"|(?<!made )(?<!cut )up"
+        r"|doubl(?:es?|ed|ing)|tripl(?:es?|ed|ing)|quadrupl\w+|[\d.]+[- ]?fold|soar\w*"
         r"|skyrocket\w*|balloon\w*|explod\w+|blow(?:s|ing)? up|blew up|diverg\w+|higher"
         r"|too high|runaway"
         r"|runs away|keeps growing",
@@ -105,7 +107,8 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"(?:\bis|\bare|\bat|\bto|\bexactly|=|\ball|\bstays?|\balways|\brewards?|\bkl|\bentropy"
         r"|\bloss|\bnorm"
         r"|\baccuracy)\s+(?:exactly\s+|all\s+)?(?:0(?:\.0+)?(?![\d.]|\s*(?:to|->|→))|zero\b)"
-        r"|(?<!left )(?<!leaves )(?<!from )(?<!off )(?<!below )(?<!above )(?<!under )(?<!not )\bzero\b"
+        r"|(?<!left )(?<!leaves )(?<!from )(?<!off )"
+        r"(?<!below )(?<!above )(?<!under )(?<!not )\bzero\b"
         r"|(?:为|是|变成|到|成|变)\s*(?:0(?:\.0+)?(?![\d.])|零)|归零|全零|全0"
     ),
     "spike": _words(
@@ -126,7 +129,9 @@ MOVES: dict[str, re.Pattern[str]] = {
         "奇怪|异常|不对|不正常|抖动|震荡|不稳",
     ),
     "negative": _words(
-        r"negative|(?:at|is|was|are|to|=)\s*[-−](?=[\d.]*[1-9])|(?:below|under) (?:zero|0)|le(?:ft|aves?) (?:zero|0)|(?:a|the|its) sign", "负"
+        r"negative|(?:at|is|was|are|to|=)\s*[-−](?=[\d.]*[1-9])"
+        r"|(?:below|under) (?:zero|0)|le(?:ft|aves?) (?:zero|0)|(?:a|the|its) sign",
+        "负",
     ),
     "level": LEVEL,
     "shorter": _words(r"shorter(?: and shorter)?|too short|short|empty", "变短|越来越短|太短"),
@@ -330,7 +335,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|broken (?:sandbox|verifier|judge|checker)|missing verdicts?|which verifier"
         r"|are (?:the|their|those) answers? wrong|right answers? (?:\w+ ){0,3}scored"
         r"|correct (?:answers?|\w+) (?:\w+ ){0,3}scored"
-        r"|(?:don't|do not|can't|cannot|hardly|not) (?:really )?(?:believe|trust)|too good to be true|made up|fake"
+        r"|(?:don't|do not|can't|cannot|hardly|not) (?:really )?(?:believe|trust)"
+        r"|too good to be true|made up|fake"
         r"|gold answers? (?:\w+ ){0,4}(?:wrong|parsed)|looks? like a wrong answer",
         "人工(?:抽查|检查)|判错|误判|验证器.{0,4}(?:坏|错)",
     ),

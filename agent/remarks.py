@@ -25,8 +25,8 @@ _PARTS = (
 )
 """What lies beside the metrics of a run."""
 _LONE = (
-    "RUN is one file, read alone; rollouts, settings and data that are put beside it, in a folder of "
-    "its own, are read where the folder is named: "
+    "RUN is one file, read alone; rollouts, settings and data that are put beside it, in a "
+    "folder of its own, are read where the folder is named: "
 )
 
 
@@ -49,7 +49,9 @@ def remarks(run: Run, ref: str, shown: str) -> tuple[Remark, ...]:
     told = [Remark(note.code, note.text) for note in run.notes]
     if _path(ref).is_file():
         text = _beside(ref, shown)
-        told.insert(0, Remark(BESIDE, text) if text else Remark(LONE, f"{_LONE}{folder_command(shown)}"))
+        told.insert(
+            0, Remark(BESIDE, text) if text else Remark(LONE, f"{_LONE}{folder_command(shown)}")
+        )
     return tuple(told)
 
 

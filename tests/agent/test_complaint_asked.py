@@ -67,6 +67,7 @@ def test_a_complaint_is_understood(text: str, meant: tuple[int | None, tuple[str
         "Logged averages on 2 GPUs differ from 1 GPU",
         "went from the mid 30s to the 20s",
         "the loss flubs",
+        "are we in trouble",
     ],
 )
 def test_what_is_not_understood_is_told_back_and_not_guessed_at(text: str) -> None:
@@ -74,7 +75,6 @@ def test_what_is_not_understood_is_told_back_and_not_guessed_at(text: str) -> No
     assert said.symptoms == ()
     assert said.not_understood == (text,)
     assert f"“{text}”" in told_back(said.not_understood)
-    assert OFFERED in told_back(said.not_understood)
 
 
 def test_a_part_that_is_not_understood_is_told_beside_what_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from firstbad.tools.errors import NoData
@@ -66,7 +68,7 @@ def find_sharp_steps(run: Run) -> Measured[Sharp]:
     """
     logged = {name: run.signals.get(SIGNALS[name]) for name in LOOKED_AT if name in SIGNALS}
     logged["outcome"] = outcome_signal(run) or run.signals.get(SIGNALS["reward"])
-    measured: dict[str, float | int | None] = {}
+    measured: dict[str, Any] = {}
     rows: list[tuple[Scalar, ...]] = []
     for name in LOOKED_AT:
         signal = logged[name]
@@ -94,7 +96,9 @@ def _sharpest(signal: Signal) -> tuple[int, float, float, float] | None:
     steps, values = signal.steps[finite], signal.values[finite]
     if len(values) < FEWEST:
         return None
-    around = [np.delete(values[max(0, i - SIDE) : i + SIDE + 1], min(i, SIDE)) for i in range(len(values))]
+    around = [
+        np.delete(values[max(0, i - SIDE) : i + SIDE + 1], min(i, SIDE)) for i in range(len(values))
+    ]
     levels = np.array([np.median(near) for near in around])
     distances = np.abs(values - levels)
     least = SCATTER * float(np.median(distances)) / 2
