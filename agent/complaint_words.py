@@ -139,7 +139,8 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"longer(?: and longer)?|(?<!as )long(?! (?:time|run|while|ago|enough))|truncat\w+"
         r"|hits? (?:the )?(?:token |length "
         r"|max(?:imum)? )?(?:limit|cap)"
-        r"|(?:run|go)(?:s|es|ning|ing)? (?:up )?to the (?:max\w*|limit|cap|end)|always hit the limit|run away in length|max(?:imum)? length",
+        r"|(?:run|go)(?:s|es|ning|ing)? (?:up )?to the (?:max\w*|limit|cap|end)"
+        r"|always hit the limit|run away in length|max(?:imum)? length",
         "变长|越来越长|太长|超长|被截断|截断|顶到上限",
     ),
     "off_one": _words(
