@@ -32,6 +32,10 @@ def test_noise_a_rise_and_a_new_level_are_no_spike(
     make_run: MakeRun, measure: Measure, shape: str
 ) -> None:
     noise = np.random.default_rng(3).normal(0.0, 0.02, 120)
-    add = {"noise": 0.0, "rise": np.linspace(0, 1, 120), "level": np.repeat([0.0, 1.0], 60)}[shape]
+    add = {
+        "noise": np.zeros(120),
+        "rise": np.linspace(0, 1, 120),
+        "level": np.repeat([0.0, 1.0], 60),
+    }[shape]
     size = measure(TOOL, make_run(signals={"kl_ref": 1.0 + noise + add}))["kl_size"]
     assert size < 8
