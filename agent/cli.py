@@ -26,6 +26,7 @@ from firstbad.agent import (
     cli_verify,
 )
 from firstbad.agent.cli_base import group, tell
+from firstbad.agent.complaint_offer import OFFERED
 from firstbad.agent.files import reason_of
 from firstbad.agent.home import home
 from firstbad.agent.plain import plain
@@ -50,7 +51,7 @@ class _Group(TyperGroup):
 
 
 app = group("Find the first bad step of an RL post-training run, and say why.", _Group)
-app.command("investigate")(cli_investigate.investigate)
+app.command("investigate", epilog=f"COMPLAINT can name {OFFERED}.")(cli_investigate.investigate)
 app.command("demo")(cli_demo.demo)
 app.command("verify")(cli_verify.verify)
 app.add_typer(cli_runs.app, name="runs")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from firstbad.agent.complaint_levels import plainly, without_run
+from firstbad.agent.complaint_levels import is_denied, plainly, without_run
 from firstbad.agent.complaint_steps import find_step
 from firstbad.agent.complaint_words import (
     ALONE,
@@ -15,16 +15,19 @@ from firstbad.agent.complaint_words import (
     FALLBACK,
     FINE,
     MOVES,
-    OFFERED,
     PAIRS,
     SIGNALS,
     SUBJECTS,
 )
 
+HELP = "what can be named: firstbad investigate --help"
 QUOTED = 80
 """Most characters of a statement that are told back."""
 _ASIDE = re.compile(r"\s*(?:or|not|my|is|are|do(?:es)?|did|so)\b")
 """How a statement begins that asks or goes on with the one before."""
+_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
+_LEAD = re.compile(r"^(?:(?:the|our|my|its|their|mean|train(?:ing)?|average)\s+)*")
+"""What may stand before a signal at the beginning of a statement."""
 LIST_WORDS = 3
 """A clause of so few words with a subject and no move is an item of a list."""
 
@@ -65,11 +68,11 @@ def read_complaint(text: str, step: int | None = None) -> Complaint:
 
 
 def told_back(not_understood: Sequence[str]) -> str:
-    """What was not understood and what can be said instead, as a sentence; empty without any."""
+    """What was not understood and where to read what can be, as a sentence; empty without any."""
     if not not_understood:
         return ""
     quoted = ", ".join(f"“{text[:QUOTED]}{'…' * (len(text) > QUOTED)}”" for text in not_understood)
-    return f"Not understood of the complaint: {quoted}. It can name {OFFERED}."
+    return f"Not understood of the complaint: {quoted} ({HELP})."
 
 
 def _merged(symptoms: list[str]) -> Iterator[str]:
@@ -107,21 +110,22 @@ def _clauses(raw: str) -> Iterator[tuple[str, list[str] | None]]:
     spoken_of: list[str] = []
     listed: list[str] = []
     waiting: list[str] = []
-    for said in CLAUSE.split(raw):
+    for said in _statements(raw):
         clause = plainly(EVAL_SCORE.sub("eval", said.lower()))
         subjects = [name for name, pattern in SUBJECTS.items() if pattern.search(clause)]
         signals = without_run(clause) if subjects or spoken_of else clause
-        moves = [name for name, pattern in MOVES.items() if pattern.search(signals)]
+        moves = list(dict.fromkeys(name for _, name in _moves(signals)))
         alone = [name for name, pattern in ALONE.items() if pattern.search(clause)]
         if not (moves or alone):
-            fine = FINE.search(clause) is not None
+            fine = FINE.search(clause) is not None or _denies(clause)
             if len(clause.split()) <= LIST_WORDS and subjects and not fine:
                 # "loss, grad norm and KL are 0": short clauses without a move are items of a list.
                 listed, waiting = [*listed, *subjects], [*waiting, said.strip()]
             else:
                 listed = []
-                if not fine and re.search(r"[^\W\d]", said) and not _ASIDE.match(clause):
-                    yield said.strip(), [] if subjects else None
+                if not fine and re.search(r"[^\W\d]", clause):
+                    told = bool(subjects) and not _ASIDE.match(clause)
+                    yield said.strip(), [] if told else None
             spoken_of = subjects or spoken_of
             continue
         meant = [*listed, *subjects] or spoken_of
@@ -139,6 +143,44 @@ def _clauses(raw: str) -> Iterator[tuple[str, list[str] | None]]:
     yield from ((text, []) for text in waiting if not _ASIDE.match(text))
 
 
+def _statements(raw: str) -> Iterator[str]:
+    """Clauses, and of "KL rises and the loss swings" both: what follows "and" is the next one's.
+
+    Not where a move comes first, as in "spikes of loss and KL", nor where only one is said.
+    """
+    for said in CLAUSE.split(raw):
+        begin = 0
+        for mark in _AND.finditer(said):
+            first, rest = said[begin : mark.start()].lower(), said[mark.end() :].lower()
+            subject = min(
+                (m.start() for p in SUBJECTS.values() for m in p.finditer(first)), default=-1
+            )
+            moved = min((start for start, _ in _moves(first)), default=-1)
+            if 0 <= subject < moved and any(
+                p.match(_LEAD.sub("", rest)) for p in SUBJECTS.values()
+            ):
+                yield said[begin : mark.start()]
+                begin = mark.end()
+        yield said[begin:]
+
+
+def _moves(clause: str) -> Iterator[tuple[int, str]]:
+    """Place and name of each move that is not denied, in the order of the grammar."""
+    for name, pattern in MOVES.items():
+        for match in pattern.finditer(clause):
+            if not is_denied(clause, match.start()):
+                yield match.start(), name
+
+
+def _denies(clause: str) -> bool:
+    """Whether it says of a move that there is none: "the reward did not spike"."""
+    return any(
+        is_denied(clause, match.start())
+        for pattern in MOVES.values()
+        for match in pattern.finditer(clause)
+    )
+
+
 def _nearest(clause: str) -> list[tuple[str, str]]:
     """Each move with the subjects said since the move before it: "KL rose and entropy fell".
 
@@ -146,7 +188,7 @@ def _nearest(clause: str) -> list[tuple[str, str]]:
     """
     said = sorted(
         [(m.start(), 0, name) for name, p in SUBJECTS.items() for m in p.finditer(clause)]
-        + [(m.start(), 1, name) for name, p in MOVES.items() for m in p.finditer(clause)]
+        + [(start, 1, name) for start, name in _moves(clause)]
     )
     pairs: list[tuple[str, str]] = []
     spoken_of: list[str] = []

@@ -19,6 +19,10 @@ _DOWN = r"(?:drop|fall|decreas|declin|collaps|shrink)\w*|go(?:es)? down"
 _NOT = r"\b(?:not|n't|never|no longer|won't|will not|can't|cannot|hardly|barely)\s+(?:\w+\s+)?"
 _NOT_UP = re.compile(rf"{_NOT}(?:{_UP})(?![a-z])|\bno (?:rise|gain|increase)\b")
 _NOT_DOWN = re.compile(rf"{_NOT}(?:{_DOWN})(?![a-z])|\bno (?:drop|fall|decrease)\b")
+_INSTEAD = re.compile(
+    r"\b(?:instead of|rather than|as opposed to)\b(?:(?!\band\b).)*|(?:而不是|而非)[^,，。]*"
+)
+"""What is said not to be so: "goes down instead of up"."""
 _BELOW = re.compile(r"\bjump\w* (?:below|under)\b")
 
 _SETTING = re.compile(
@@ -35,10 +39,10 @@ LEAD = 40
 """Characters before "from A to B" in which the word that something moved is looked for."""
 
 LEVEL = re.compile(
-    r"\b(?:at|about|around)\s+~?(?:\d*\.\d*[1-9]|\d+\s?%)"  # "at 66" may be a step
+    r"\b(?:at|about|around)\s+[-−~]?(?:\d*\.\d*[1-9]|\d+\s?%)"  # "at 66" may be a step
     r"|\b(?:is|are|was|were|sits?|stands?|averages?|starts?)\s+"
     r"(?:(?:at|about|around|only|roughly|still|over"
-    r"|under)\s+)*~?(?!0(?:\.0+)?(?![\d.]))(?!\d+(?:st|nd|rd|th)\b)\d[\d.]*"
+    r"|under)\s+)*[-−~]?(?!0(?:\.0+)?(?![\d.]))(?!\d+(?:st|nd|rd|th)\b)\d[\d.]*"
     r"|\b(?:went|goes|gone) to \d|\b(?:is|are) (?:still )?not (?:0|zero)\b|\bnear 0\b"
 )
 """A signal that is said to be at a level: `KL is about 30`, `accuracy at 12%`."""
@@ -50,6 +54,7 @@ def plainly(clause: str) -> str:
     "does not grow" is a plateau, "did not fall" is fine, "went from 70 to 20" fell. Numbers without
     a word that says that they moved may be steps and stay as they are.
     """
+    clause = _INSTEAD.sub(" ", clause)
     clause = _NOT_DOWN.sub(" fine ", _NOT_UP.sub(" plateau ", clause))
     clause = _SETTING.sub(" ", clause)
     clause = _BELOW.sub("below", clause)
@@ -61,6 +66,14 @@ def plainly(clause: str) -> str:
             move = "fell" if float(after) < float(before) else "rose"
             return f"{lead} {move} {clause[match.end() :]}"
     return clause
+
+
+_DENIES = re.compile(r"(?:\bnot|n't|\bnever|\bno longer)\s+(?:(?:so|that|too|very)\s+)?$")
+
+
+def is_denied(clause: str, start: int) -> bool:
+    """Whether the word that begins there is denied: "down, not up"; "did not spike"."""
+    return _DENIES.search(clause[:start]) is not None
 
 
 def without_run(clause: str) -> str:

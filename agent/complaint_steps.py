@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 _NUMBER = (
     r"(?P<n>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)\s?(?P<k>k(?![a-z])|千|万|w(?![a-z]))?"
-    r"(?!\d|\.\d|,\d{3})"
+    r"(?!\d|\.\d|,\d{3})(?:-?ish)?"
 )
 _UNIT = r"(?:global[ _]?)?(?:steps?|iter(?:ation)?s?|updates?)"
 _ABOUT = r"(?:about\s+|around\s+|roughly\s+|[~≈]\s*|大约\s*|大概\s*)?"
@@ -60,6 +60,8 @@ _LEVEL = re.compile(
     r"|capped|value|level)\s*$"
 )
 """What stands before `at 0.5`: a level of the signal, not a step."""
+_OF_TIME = re.compile(r"(?:after|since|before|until|past)\s")
+"""A word of time, as in "plateaus after 50": no level stands after it."""
 _WEAKER = re.compile(
     rf"(?:{_START}(?:until|before|up to|resum\w+ (?:from|at)|restart\w* from|checkpoint|ckpt){_END}"
     r"|直到|之前|恢复|续训)[^,.;，。；]{0,12}$"
@@ -101,7 +103,8 @@ def _steps(text: str) -> Iterator[tuple[int, int, int]]:
             counted = match[0][:1].isdigit()
             if step is None or (counted and (_PERIOD.search(before) or _length_of_run(match))):
                 continue
-            if rank and (step == 0 or _LEVEL.search(before) or _THINGS.match(after)):
+            level = not _OF_TIME.match(match[0]) and _LEVEL.search(before)
+            if rank and (step == 0 or level or _THINGS.match(after)):
                 continue
             weaker = _WEAKER.search(before) or (rank and match[0].startswith(("before", "until")))
             yield rank + (2 if weaker else 0), match.start(), step

@@ -16,7 +16,8 @@ def _words(english: str, chinese: str = "") -> re.Pattern[str]:
 
 
 _UNSTEADY = (
-    r"jumpy|unstable|rough(?:er)?|bump(?:y|s)?|erratic\w*|oscillat\w+|all over the place|volatile"
+    r"jumpy|unstable|swing\w*|swung|wobbl\w*|rough(?:er)?|bump(?:y|s)?|erratic\w*"
+    r"|oscillat\w+|all over the place|volatile"
     r"|zig-?zag\w*|fluctuat\w+|jump(?:s|ed|ing)? (?:all over|around|up and down)"
 )
 """What is said of a curve that is not smooth."""
@@ -86,7 +87,8 @@ MOVES: dict[str, re.Pattern[str]] = {
     "up": _words(
         r"ris(?:e|es|en|ing)|rose|grow(?:s|ing|n)?|grew|increas\w+|climb\w*|went up"
         r"|go(?:es)? up|going up"
-        r"|up|doubl(?:es?|ed|ing)|tripl(?:es?|ed|ing)|quadrupl\w+|[\d.]+[- ]?fold|soar\w*"
+        r"|(?<!made )(?<!cut )up"
+        r"|doubl(?:es?|ed|ing)|tripl(?:es?|ed|ing)|quadrupl\w+|[\d.]+[- ]?fold|soar\w*"
         r"|skyrocket\w*|balloon\w*|explod\w+|blow(?:s|ing)? up|blew up|diverg\w+|higher"
         r"|too high|runaway"
         r"|runs away|keeps growing",
@@ -105,15 +107,17 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"(?:\bis|\bare|\bat|\bto|\bexactly|=|\ball|\bstays?|\balways|\brewards?|\bkl|\bentropy"
         r"|\bloss|\bnorm"
         r"|\baccuracy)\s+(?:exactly\s+|all\s+)?(?:0(?:\.0+)?(?![\d.]|\s*(?:to|->|→))|zero\b)"
-        r"|(?<!left )(?<!leaves )(?<!from )(?<!off )(?<!below )(?<!above )(?<!under )\bzero\b"
+        r"|(?<!left )(?<!leaves )(?<!from )(?<!off )"
+        r"(?<!below )(?<!above )(?<!under )(?<!not )\bzero\b"
         r"|(?:为|是|变成|到|成|变)\s*(?:0(?:\.0+)?(?![\d.])|零)|归零|全零|全0"
     ),
     "spike": _words(
-        r"spik(?:e|es|ed|ing|y)|jump(?:s|ed|ing)?(?! (?:all over|around|up and down))|surg\w+"
-        r"|shot up|shoots up|peaks?"
-        r"|bursts?|(?:several )?(?:hundreds?|thousands?)(?! of)|huge",
-        "尖峰|突增|跳变|激增|突刺|毛刺|突然变大|飙",
+        r"jump(?:s|ed|ing)?(?! (?:all over|around|up and down))|surg\w+"
+        r"|shot up|shoots up"
+        r"|(?:several )?(?:hundreds?|thousands?)(?! of)|huge",
+        "突增|跳变|激增|突然变大|飙",
     ),
+    "spiky": _words(r"spik(?:e|es|ed|ing|y)|peak(?:s|y)?|bursts?", "尖峰|突刺|毛刺"),
     "high": _words(
         r"high|large[r]?|big(?:ger)?|twice|enormous",
         "偏大|偏高|过大|过高|太大|太高",
@@ -125,7 +129,9 @@ MOVES: dict[str, re.Pattern[str]] = {
         "奇怪|异常|不对|不正常|抖动|震荡|不稳",
     ),
     "negative": _words(
-        r"negative|(?:below|under) (?:zero|0)|le(?:ft|aves?) (?:zero|0)|(?:a|the|its) sign", "负"
+        r"negative|(?:at|is|was|are|to|=)\s*[-−](?=[\d.]*[1-9])"
+        r"|(?:below|under) (?:zero|0)|le(?:ft|aves?) (?:zero|0)|(?:a|the|its) sign",
+        "负",
     ),
     "level": LEVEL,
     "shorter": _words(r"shorter(?: and shorter)?|too short|short|empty", "变短|越来越短|太短"),
@@ -133,6 +139,7 @@ MOVES: dict[str, re.Pattern[str]] = {
         r"longer(?: and longer)?|(?<!as )long(?! (?:time|run|while|ago|enough))|truncat\w+"
         r"|hits? (?:the )?(?:token |length "
         r"|max(?:imum)? )?(?:limit|cap)"
+        r"|(?:run|go)(?:s|es|ning|ing)? (?:up )?to the (?:max\w*|limit|cap|end)"
         r"|always hit the limit|run away in length|max(?:imum)? length",
         "变长|越来越长|太长|超长|被截断|截断|顶到上限",
     ),
@@ -149,6 +156,7 @@ PAIRS: dict[tuple[str, str], str] = {
     ("reward", "zero"): "reward_zero",
     ("reward", "up"): "reward_rise",
     ("reward", "spike"): "reward_spike",
+    ("reward", "spiky"): "reward_spike",
     ("eval", "down"): "eval_down",
     ("eval", "flat"): "eval_down",
     ("eval", "low"): "eval_down",
@@ -156,34 +164,42 @@ PAIRS: dict[tuple[str, str], str] = {
     ("eval", "up"): "eval_up",
     ("eval", "high"): "eval_up",
     ("eval", "spike"): "eval_odd",
+    ("eval", "spiky"): "eval_odd",
     ("eval", "odd"): "eval_odd",
     ("kl", "up"): "kl_up",
     ("kl", "spike"): "kl_up",
+    ("kl", "spiky"): "kl_spike",
     ("kl", "down"): "kl_down",
     ("kl", "zero"): "kl_zero",
     ("entropy", "up"): "entropy_up",
     ("entropy", "spike"): "entropy_up",
+    ("entropy", "spiky"): "entropy_spike",
     ("entropy", "down"): "entropy_down",
     ("entropy", "zero"): "entropy_down",
     ("length", "up"): "length_up",
     ("length", "longer"): "length_up",
     ("length", "spike"): "length_up",
+    ("length", "spiky"): "length_spike",
     ("length", "down"): "length_down",
     ("length", "shorter"): "length_down",
     ("loss", "zero"): "loss_zero",
     ("loss", "up"): "loss_up",
     ("loss", "spike"): "loss_up",
+    ("loss", "spiky"): "loss_spike",
     ("norm", "up"): "grad_norm_spike",
     ("norm", "spike"): "grad_norm_spike",
+    ("norm", "spiky"): "grad_norm_spike",
     ("norm", "zero"): "grad_norm_zero",
     ("norm", "down"): "grad_norm_down",
     ("clip", "up"): "clip",
     ("clip", "spike"): "clip",
+    ("clip", "spiky"): "clip",
     ("clip", "zero"): "clip",
     ("clip", "flat"): "clip",
     ("ratio", "off_one"): "ratio_not_one",
     ("ratio", "up"): "ratio_not_one",
     ("ratio", "spike"): "ratio_not_one",
+    ("ratio", "spiky"): "ratio_not_one",
     **{("reward", move): "reward_odd" for move in ("odd", "high", "low", "negative", "level")},
     ("kl", "high"): "kl_up",
     ("kl", "low"): "kl_down",
@@ -202,6 +218,7 @@ PAIRS: dict[tuple[str, str], str] = {
     **{("advantage", move): "advantages_odd" for move in MOVES},
     ("time", "up"): "slow",
     ("time", "spike"): "slow",
+    ("time", "spiky"): "slow",
     ("time", "down"): "slow",
 }
 
@@ -319,12 +336,15 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"|broken (?:sandbox|verifier|judge|checker)|missing verdicts?|which verifier"
         r"|are (?:the|their|those) answers? wrong|right answers? (?:\w+ ){0,3}scored"
         r"|correct (?:answers?|\w+) (?:\w+ ){0,3}scored"
+        r"|(?:don't|do not|can't|cannot|hardly|not) (?:really )?(?:believe|trust)"
+        r"|too good to be true|made up|fake"
         r"|gold answers? (?:\w+ ){0,4}(?:wrong|parsed)|looks? like a wrong answer",
         "人工(?:抽查|检查)|判错|误判|验证器.{0,4}(?:坏|错)",
     ),
     "reward_hacking": _words(
         r"reward[- ]hack(?:s|ed|ing)?|hack(?:s|ed|ing) (?:the |its |our )?reward"
         r"|gam(?:es|ed|ing) (?:the|my|our|its) (?:reward|verifier|judge|checker|grader)"
+        r"|(?:is|are|am|was|were|be|being|been|getting) gamed|gaming"
         r"|hack(?:ing)? (?:detector|or not)|that are not real",
         "奖励作弊|奖励黑客|刷奖励|骗奖励",
     ),
@@ -336,7 +356,7 @@ ALONE: dict[str, re.Pattern[str]] = {
     "tool_calls": _words(
         r"(?:stopped|no longer|stops) call\w* (?:the |any )?tools?", "不调用工具|不再调用"
     ),
-    "truncation": _words(r"truncat\w+|cut off|incomplete|unfinished", "截断|不完整"),
+    "truncation": _words(r"truncat\w+|cut (?:off|short)|incomplete|unfinished", "截断|不完整"),
     "hang": _words(
         r"hangs?|hung|hanging|stuck|deadlock\w*|freezes|freezing|froze|nccl|timed? ?out",
         "卡住|挂起|卡死|死锁|超时",
@@ -381,6 +401,10 @@ SIGNALS: dict[str, str] = {
         "reward_mean",
     ),
     "reward_spike": "reward_mean",
+    "kl_spike": "kl_ref",
+    "entropy_spike": "entropy",
+    "length_spike": "completion_length_mean",
+    "loss_spike": "loss",
     "reward_odd": "reward_mean",
     **dict.fromkeys(("kl_up", "kl_down", "kl_zero", "kl_odd"), "kl_ref"),
     **dict.fromkeys(("entropy_up", "entropy_down", "entropy_odd"), "entropy"),
@@ -407,11 +431,3 @@ FINE = _words(
     "正常|没问题",
 )
 """What a clause holds that complains of nothing, or of nothing in particular: "it broke at 66"."""
-
-OFFERED = (
-    "a signal (reward, evaluations, KL, entropy, answer length, loss, gradient norm, clip "
-    "fraction, ratio, learning rate, advantages, step time) and how it moves (falls, rises, flat, "
-    "zero, negative, jumps, unsteady), or NaN, garbage text, truncation, wrong judging, reward "
-    "hacking, wrong masks, engine mismatch, a resume, a hang"
-)
-"""What a complaint can say, for those whose words were not understood."""

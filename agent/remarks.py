@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from firstbad.tools.run import Run
 
-BESIDE = "beside"
+BESIDE, LONE = "beside", "lone_file"
 LEFT_OUT = (BESIDE, "file_cut", "rows_cut", "line_cut", "events_cut", "file_skipped")
 """Codes of remarks on what could not be read: the first page tells them, the memo tells all."""
 _PARTS = (
@@ -24,6 +24,10 @@ _PARTS = (
     "batch_dumps",
 )
 """What lies beside the metrics of a run."""
+_LONE = (
+    "RUN is one file, read alone; rollouts, settings and data that are put beside it, in a "
+    "folder of its own, are read where the folder is named: "
+)
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,16 @@ def remarks(run: Run, ref: str, shown: str) -> tuple[Remark, ...]:
         shown: the place that the memo names, where the run has been moved since.
     """
     told = [Remark(note.code, note.text) for note in run.notes]
-    if text := _beside(ref, shown):
-        told.insert(0, Remark(BESIDE, text))
+    if _path(ref).is_file():
+        text = _beside(ref, shown)
+        told.insert(
+            0, Remark(BESIDE, text) if text else Remark(LONE, f"{_LONE}{folder_command(shown)}")
+        )
     return tuple(told)
 
 
 def _beside(ref: str, shown: str) -> str:
     path = _path(ref)
-    if not path.is_file():
-        return ""
     folder = path.resolve().parent
     parts = [folder / name for name in _PARTS if (folder / name).exists() and name != path.name]
     parts += sorted(folder.glob("checkpoint-*"))[:1]
@@ -60,8 +65,13 @@ def _beside(ref: str, shown: str) -> str:
     names = ", ".join(f"`{p.name}/`" if p.is_dir() else f"`{p.name}`" for p in parts)
     return (
         f"RUN is one file, read alone as a folder may hold other runs; beside it: {names}. To read "
-        f"them too, name the folder: firstbad investigate {shlex.quote(str(_path(shown).parent))}"
+        f"them too, name the folder: {folder_command(shown)}"
     )
+
+
+def folder_command(shown: str) -> str:
+    """The command that reads the folder of a single file, and with it what lies there."""
+    return f"firstbad investigate {shlex.quote(str(_path(shown).parent))}"
 
 
 def _path(ref: str) -> Path:

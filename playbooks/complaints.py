@@ -89,7 +89,7 @@ def answers_to(
     yield from (fill(note.say, seen) for note in about_step if all_hold(note.when, seen))
     for each in made:
         claim = each.claim
-        looked = {} if leading is not None and claim.measure else passed
+        looked = {} if leading is not None and (claim.measure or claim.instead) else passed
         told = (
             _see_verdict(claim, passed)
             if leading is not None and _is_verdict(each, leading)
@@ -269,6 +269,9 @@ def _not_logged(claim: Claim, seen: Seen) -> bool:
 
 def _measured(claim: Claim, seen: Seen) -> str:
     """The signal before and after, as a sentence; empty where it was not compared."""
+    if claim.instead:
+        said = (n.say for n in claim.instead if all_hold(n.when, seen))
+        return next((f" {fill(say, seen)}" for say in said), "")
     if not claim.measure:
         return ""
     part, whole = _sides(claim.measure, seen), _sides(claim.whole or claim.measure, seen)

@@ -14,6 +14,13 @@ from firstbad.tools.evidence import Evidence
 from firstbad.tools.records.known_faults import FAULTS, MET
 
 LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
+NOT_EXCLUDED = "nothing here excludes what would refute it"
+UNLISTED = "what was measured fits no cause of the list"
+WEAK: dict[str, str] = {
+    "proxy": "it rests on logged figures that only follow from the fault",
+    "declared": "it rests on settings, not on a measurement",
+    "differential": "it rests on a comparison of runs",
+}
 STILL_GOING = "nothing measured here dates it"
 
 
@@ -39,6 +46,7 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
             cause="other.unlisted", claim=result.message or check.asks, confidence="low"
         )
     cause = causes()[pointer.cause]
+    form = next((f for f in cause.forms if all_hold(f.when, seen)), cause)
     broken = [c.evidence for c in result.clauses if c.role == "fail_if" and c.held and c.evidence]
     named = [seen[m.split(".", 1)[0]].id for m in pointer.when if m.split(".", 1)[0] in seen]
     against = [
@@ -47,11 +55,15 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         if bound.holds(observe(seen, measure)) is True
     ]
     onset = _onset_of(check, pointer, seen)
-    confidence = pointer.confidence
+    confidence, why = pointer.confidence, list[str]()
+    if confidence != "high":
+        why.append(UNLISTED if cause.id == "other.unlisted" else NOT_EXCLUDED)
     if against:
         confidence = LOWER[confidence]
+        why.append(f"{' and '.join(dict.fromkeys(against))} speaks against it")
     if result.strength in ("proxy", "declared", "differential"):
         confidence = LOWER[confidence]
+        why.append(WEAK[result.strength])
     return Finding(
         id=f"F:{result.layer}.{result.check}",
         cause=cause.id,
@@ -62,15 +74,16 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         supports=tuple(dict.fromkeys([*broken, *named])) or result.evidence,
         contradicts=tuple(dict.fromkeys(against)),
         confidence=confidence,
-        refuted_by=fill(pointer.refuted_by or cause.refuted_by, seen),
-        experiment=cause.experiment,
-        remedy=fill(pointer.remedy or cause.remedy, seen),
-        verify=fill(pointer.verify or cause.verify, seen),
+        confidence_because="; ".join(why),
+        refuted_by=fill(pointer.refuted_by or form.refuted_by or cause.refuted_by, seen),
+        experiment=pointer.experiment or form.experiment or cause.experiment,
+        remedy=fill(pointer.remedy or form.remedy or cause.remedy, seen),
+        verify=fill(pointer.verify or form.verify or cause.verify, seen),
         remedy_kind=pointer.remedy_kind or cause.remedy_kind,
-        dilutes=cause.dilutes,
+        dilutes=pointer.dilutes or cause.dilutes,
         weights=cause.weights,
-        rollback=cause.rollback,
-        log_next=cause.log_next,
+        rollback=form.rollback or cause.rollback,
+        log_next=form.log_next or cause.log_next,
         ruled_out=tuple(
             fill(text, seen) for text, bounds in pointer.ruled_out.items() if all_hold(bounds, seen)
         ),
@@ -104,6 +117,7 @@ def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
                 "claim": surer.claim,
                 "first_bad": sharper.first_bad,
                 "confidence": surer.confidence,
+                "confidence_because": surer.confidence_because,
                 "supports": tuple(dict.fromkeys([*other.supports, *finding.supports])),
                 "contradicts": tuple(dict.fromkeys([*other.contradicts, *finding.contradicts])),
                 "ruled_out": tuple(dict.fromkeys([*other.ruled_out, *finding.ruled_out])),
@@ -185,6 +199,7 @@ def with_effects(
                     "mechanism_of": of.id,
                     "claim": f"An effect of `{of.cause}`: {told}",
                     "confidence": "low",
+                    "confidence_because": "it may follow from the finding before it alone",
                     "remedy": f"none of its own; it goes with `{of.cause}`",
                     "verify": f"`{finding.layer}.{finding.check}` passes",
                     "refuted_by": f"the same measure once `{of.cause}` is mended",
@@ -303,9 +318,11 @@ def _last_good(metrics: Mapping[str, bool | int | float | None]) -> int | None:
 
 def weaken(finding: Finding, conditional: Iterable[str]) -> Finding:
     """A dependent conclusion on an open or waived layer is never of high confidence."""
-    if finding.independent or finding.confidence != "high" or not tuple(conditional):
+    names = tuple(conditional)
+    if finding.independent or finding.confidence != "high" or not names:
         return finding
-    return finding.model_copy(update={"confidence": "medium"})
+    open_ = f"{' and '.join(f'`{name}`' for name in names)} did not pass, and it rests on that"
+    return finding.model_copy(update={"confidence": "medium", "confidence_because": open_})
 
 
 def _int(value: bool | int | float | None) -> int | None:

@@ -79,6 +79,10 @@ class Pointer(Strict):
     """What to look at after the fix, where that is another thing than for the cause."""
     refuted_by: str = ""
     """What would refute it, where that is another thing than for the cause."""
+    dilutes: str = ""
+    """What only makes the curve look better, where that is another thing than for the cause."""
+    experiment: Experiment | None = None
+    """A trial that settles this form of the cause, where the cause's own does not fit it."""
 
 
 class Ask(Strict):
@@ -183,6 +187,9 @@ class Claim(Strict):
     `_z` are told. A claim about a signal that is not logged stays open."""
     called: str = ""
     """The signal in words, where there is a `measure`."""
+    instead: tuple[Note, ...] = ()
+    """Sentences told in place of the averages of a `measure`, where these do not answer or there is
+    none: the first whose bounds hold."""
     whole: str = ""
     """`alias.signal` of what the `measure` is a part of: told as well where it differs."""
     whole_called: str = ""
@@ -309,6 +316,18 @@ class Playbook(Strict):
     decisions: tuple[Decision, ...] = ()
 
 
+class Form(Strict):
+    """What is said of a cause in another way where its bounds hold, such as without an engine."""
+
+    when: Bounds
+    remedy: str = ""
+    verify: str = ""
+    refuted_by: str = ""
+    experiment: Experiment | None = None
+    rollback: str = ""
+    log_next: str = ""
+
+
 class Cause(Strict):
     """One entry of the closed list of causes."""
 
@@ -328,6 +347,8 @@ class Cause(Strict):
     """Whether to go back for it, how far and why."""
     log_next: str = ""
     """What to record so that next time direct evidence decides it."""
+    forms: tuple[Form, ...] = ()
+    """Sentences for runs of another kind: the first whose bounds hold."""
 
 
 CheckKind = Literal["required", "necessary", "fact"]

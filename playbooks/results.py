@@ -147,6 +147,8 @@ class Finding(Record):
     contradicts: tuple[str, ...] = ()
     origin: Literal["gate", "model", "human"] = "gate"
     confidence: Confidence
+    confidence_because: str = ""
+    """Why it is not high, in a few words; empty where it is."""
     refuted_by: str
     experiment: Experiment | None = None
     remedy: str

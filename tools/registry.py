@@ -73,6 +73,8 @@ _MODULES = {
         "process_signs",
         "reproduction",
         "rollout_text",
+        "scores",
+        "sharp",
         "states",
         "stock",
         "sudden",

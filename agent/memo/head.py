@@ -121,7 +121,8 @@ def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
         "not said" if verdict.noticed_step is None else step(verdict.noticed_step),
     )
     if leading is not None:
-        yield Row("confidence", leading.confidence)
+        because = f": {leading.confidence_because}" if leading.confidence_because else ""
+        yield Row("confidence", leading.confidence + because)
     for book in verdict.playbooks:
         if not book.shipped:
             yield Row(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from firstbad.agent.memo.text import LONGEST, brief
 from firstbad.agent.memo.words import Row, names
-from firstbad.agent.remarks import BESIDE, Remark
+from firstbad.agent.remarks import BESIDE, LONE, Remark, folder_command
 from firstbad.playbooks.results import NEW_RUN, NotChecked, Request, Verdict
 
 NAMED = 5
@@ -106,12 +106,14 @@ def requests_to_show(asked: Iterable[Request]) -> Iterable[RequestView]:
 
 
 def how_to_go_on(verdict: Verdict, reading: Sequence[Remark]) -> str:
-    """How to go on where no cause is known; a lone file has no folder to put evidence into."""
+    """How to go on where no cause is known; for a lone file by its folder, where evidence goes."""
     if verdict.outcome != "undetermined" or any(r.code == BESIDE for r in reading):
         return ""
     if not verdict.requests:
         return ""
     new = all(NEW_RUN in request.command for request in verdict.requests)
+    if not new and any(r.code == LONE for r in reading):
+        return folder_command(verdict.run)
     return f"firstbad investigate {NEW_RUN if new else shlex.quote(verdict.run)}"
 
 

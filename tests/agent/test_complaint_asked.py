@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from firstbad.agent.complaint import QUOTED, read_complaint, told_back
-from firstbad.agent.complaint_words import OFFERED, SUBJECTS
+from firstbad.agent.complaint_offer import OFFERED
+from firstbad.agent.complaint_words import SUBJECTS
 
 ASKED = [
     (text, (int(step) if step else None, tuple(symptoms.split())))
@@ -66,6 +67,7 @@ def test_a_complaint_is_understood(text: str, meant: tuple[int | None, tuple[str
         "Logged averages on 2 GPUs differ from 1 GPU",
         "went from the mid 30s to the 20s",
         "the loss flubs",
+        "are we in trouble",
     ],
 )
 def test_what_is_not_understood_is_told_back_and_not_guessed_at(text: str) -> None:
@@ -73,7 +75,6 @@ def test_what_is_not_understood_is_told_back_and_not_guessed_at(text: str) -> No
     assert said.symptoms == ()
     assert said.not_understood == (text,)
     assert f"“{text}”" in told_back(said.not_understood)
-    assert OFFERED in told_back(said.not_understood)
 
 
 def test_a_part_that_is_not_understood_is_told_beside_what_is() -> None:

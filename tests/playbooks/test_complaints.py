@@ -104,3 +104,28 @@ def test_it_stopped_learning_is_open_without_right_answers(run: Path) -> None:
     bare = told(run, complaint)
     assert bare.outcome == "undetermined"
     assert any("right answers" in request.need for request in bare.requests)
+
+
+def test_single_steps_answer_to_spikes_and_averages_do_not(run: Path) -> None:
+    state = json.loads((run / "trainer_state.json").read_text())
+    (answer,) = told(run, "KL looks spiky").answers
+    assert "It is not so: no step stands out" in answer
+    assert "averages" not in answer
+    kl = [row for row in state["log_history"] if "kl" in row]
+    kl[40]["kl"] = 50 * max(row["kl"] for row in kl)
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    answers = told(run, "KL looks spiky").answers
+    assert any(f"It is so. Step {kl[40]['step']} stands out most" in a for a in answers)
+
+
+@pytest.mark.parametrize(("last", "holds"), [(1.2, "It is not so"), (0.9, None)])
+def test_evaluations_are_answered_with_what_is_logged(
+    run: Path, last: float, holds: str | None
+) -> None:
+    state = json.loads((run / "trainer_state.json").read_text())
+    scores = [(20, 1.0), (40, 1.1), (60, 1.2), (80, last)]
+    state["log_history"] += [{"step": s, "eval_reward": v} for s, v in scores]
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    answer = next(a for a in told(run, "evals drop").answers if "evaluations fall" in a)
+    assert f"is 1 at step 20, 1.2 at step 60 at best, and {last} at step 80" in answer
+    assert ("It is not so" in answer) is (holds is not None)

@@ -22,6 +22,7 @@ PARTS = {
 }
 WITHOUT_DATA = (
     "compare_group_rates",
+    "compare_scores",
     "check_attention",
     "check_captured_loss",
     "check_clamps",

@@ -116,7 +116,7 @@ def compare_around(
         step = _resume(run, step)
     outside = 0 if step is None else max(first - step, step - last, 0)
     logged = {name: run.signals.get(key) for name, key in SIGNALS.items()}
-    logged["outcome"] = _outcome(run) or logged["reward"]
+    logged["outcome"] = outcome_signal(run) or logged["reward"]
     before, after = _spans(first, last, step, max(span, FEWEST))
     measured: dict[str, float | None] = {}
     rows: list[tuple[Scalar, ...]] = []
@@ -166,7 +166,7 @@ def _resume(run: Run, near: int | None) -> int | None:
     return min(steps, key=lambda step: abs(step - near))
 
 
-def _outcome(run: Run) -> Signal | None:
+def outcome_signal(run: Run) -> Signal | None:
     """The only logged reward part whose name says that it scores the answer."""
     parts = run.signals.under("reward_part")
     named = [signal for name, signal in parts.items() if looks_like_outcome(name)]
