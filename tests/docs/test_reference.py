@@ -59,7 +59,7 @@ def test_every_field_of_a_playbook(pages: Any) -> None:
     text = pages["docs/playbook.md"].text
     records = [k for k in vars(model).values() if isinstance(k, type) and issubclass(k, Strict)]
     for record in records:
-        if record in (Strict, model.Cause):
+        if record in (Strict, model.Cause, model.Form):  # of causes.yaml
             continue
         section = text.split(f"**{record.__name__}**", 1)[1].split("\n**", 1)[0]
         assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(record.model_fields)
