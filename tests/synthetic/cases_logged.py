@@ -96,6 +96,27 @@ class KlOfFirstOrder(Kept):
         return {**row, "kl_ref": float((new - batch.ref)[batch.rows.made].mean())}
 
 
+class PartTimesWeight(Trainer):
+    """A part is logged times its weight, which is 0.2."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "reward_part/format": 0.2 * row["reward_part/format"]}
+
+
+class PartInPercent(Trainer):
+    """A part is logged in percent."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "reward_part/correct": 100 * row["reward_part/correct"]}
+
+
+class TotalAfterKl(Trainer):
+    """The total is logged with the KL term of the reward in it, which rows do not hold."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "reward_mean": row["reward_mean"] - 0.5 * row["kl_ref"] - 0.05}
+
+
 class CutsAdded(Trainer):
     """More answers are logged as cut, and as longer, than were."""
 
@@ -111,6 +132,14 @@ MEANS, FIGURES = "records.logged_means", "records.logged_figures"
 MISLEADING = "metric.misleading"
 CASES = [
     Case("r100", WindowedTooHigh, "incident", MISLEADING, (1, 5), {MEANS: "fail"}),
+    *(
+        Case(name, make, "healthy", checks={MEANS: "pass"}, twin_of=MISLEADING)
+        for name, make in (
+            ("r133", PartTimesWeight),
+            ("r134", PartInPercent),
+            ("r135", TotalAfterKl),
+        )
+    ),
     Case("r101", Windowed, "healthy", checks={MEANS: "pass"}, twin_of=MISLEADING),
     Case("r102", LastOfWindow, "healthy", checks={MEANS: "pass"}, twin_of=MISLEADING),
     Case(

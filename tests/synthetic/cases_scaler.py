@@ -76,7 +76,7 @@ class OverflowsAtAnyScale(Scaled):
 
 
 class NeverFinite(OverflowsAtAnyScale):
-    """From the onset on every update is skipped; the scale is held in float32, as torch holds it."""
+    """From the onset on every update is skipped; the scale is in float32, as in torch."""
 
     def backward(self, *args: Any, **named: Any) -> Any:
         """With an infinite gradient."""
