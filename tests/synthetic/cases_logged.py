@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,21 @@ class TotalAfterKl(Trainer):
         return {**row, "reward_mean": row["reward_mean"] - 0.5 * row["kl_ref"] - 0.05}
 
 
+class EntropyInBits(Trainer):
+    """Entropy is logged in bits."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "entropy": row["entropy"] / np.log(2)}
+
+
+def one_step_late(folder: Path) -> None:
+    """Metrics are numbered after the step, rollouts and tokens before it."""
+    file = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({**row, "step": row["step"] + 1}) + "\n" for row in rows]
+    file.write_text("".join(lines), encoding="utf-8")
+
+
 class CutsAdded(Trainer):
     """More answers are logged as cut, and as longer, than were."""
 
@@ -177,6 +194,23 @@ CASES = [
         checks={FIGURES: "pass"},
         twin_of=MISLEADING,
         complaint="KL looks odd",
+    ),
+    Case(
+        "r136",
+        Trainer,
+        "undetermined",  # losses cannot be recomputed from other steps' tokens
+        checks={FIGURES: "pass"},
+        twin_of=MISLEADING,
+        files=one_step_late,
+        complaint="KL explodes",
+    ),
+    Case(
+        "r137",
+        EntropyInBits,
+        "healthy",
+        checks={FIGURES: "pass"},
+        twin_of=MISLEADING,
+        complaint="the entropy is too high",
     ),
     Case(
         "r108",

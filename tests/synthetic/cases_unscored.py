@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from synthetic.cases import Case
-from synthetic.policy import Array, Ints
+from synthetic.policy import Array, Bools, Ints
 from synthetic.trainer import Batch, Trainer
 
 LOST = 5
@@ -66,7 +66,7 @@ class OutOfLoss(ScoresLost):
 
     after = True
 
-    def loss_mask(self, batch: Batch) -> Array:
+    def loss_mask(self, batch: Batch) -> Bools:
         mask = batch.rows.made.copy()
         mask[-LOST:] = False
         return mask

@@ -118,7 +118,9 @@ def _count(run: Run, capture: Capture) -> _Count | None:
     batch = rows_beside(run, capture)
     reasons = batch.finish if batch is not None else None
     scores = list(batch.rewards.values()) if batch is not None else []
-    unscored = np.isnan(scores).all(axis=0) if scores else np.zeros(len(loss), bool)
+    unscored = np.full(len(loss), bool(scores))
+    for part in scores:
+        unscored &= np.isnan(part)
     advantage = _by_row(capture)
     masks = any(run.config.values.get(name) not in (None, False, 0) for name in MASKING)
     count = _Count(capture.step, len(loss))
