@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import BoolArray, RolloutBatch
+from firstbad.tools.run import CUT, BoolArray, RolloutBatch
 
-CUT = ("length", "max_tokens", "max_length", "truncated")
+ABORTED = ("abort", "aborted", "cancelled", "canceled")
+"""Finish reasons of a completion that the engine was made to give up; it may be gone on with."""
 
 
 def is_cut(reason: str | None) -> bool:
@@ -19,6 +20,12 @@ def cut_rows(batch: RolloutBatch) -> BoolArray:
     """(R,) rows whose finish reason says so."""
     reasons = batch.finish or [None] * len(batch)
     return np.array([is_cut(reason) for reason in reasons], bool)
+
+
+def aborted_rows(batch: RolloutBatch) -> BoolArray:
+    """(R,) rows that generation gave up before their end, by their finish reason."""
+    reasons = batch.finish or [None] * len(batch)
+    return np.array([r is not None and r.lower() in ABORTED for r in reasons], bool)
 
 
 def left_out(table: RowTable) -> BoolArray:

@@ -73,7 +73,7 @@ class SavedScaler:
     """A loss scaler as torch's `GradScaler` saves it."""
 
     scale: float
-    """What the loss is multiplied with before its backward pass."""
+    """What the loss is multiplied with before its backward pass; 0 where halving has used it up."""
     backoff: float
     """Factor on the scale where a gradient is not finite, and the update is skipped."""
     unskipped: int | None
@@ -87,11 +87,19 @@ class SavedScaler:
 
 INITIAL_SCALE = 65536.0
 """Where torch's scaler begins, and so accelerate's."""
+_UNDERFLOW = 2.0**-150
+"""Rounds to 0 in float32, in which torch holds the scale."""
+_SLOWEST_BACKOFF = 0.999
+"""A factor nearer to 1 is none: falls could not be counted by it."""
 
 
 def falls(before: float, after: float, backoff: float) -> int:
-    """How often a scale fell from one value to another one, growth in between not counted."""
-    return max(0, round(math.log(before / after) / -math.log(backoff)))
+    """How often a scale fell from one value to another one at least, growth not counted.
+
+    A scale of 0 falls no further, however many updates are skipped.
+    """
+    fell = math.log(before or _UNDERFLOW) - math.log(after or _UNDERFLOW)
+    return max(0, round(fell / -math.log(backoff)))
 
 
 def read_optimizer(path: Path) -> SavedOptimizer:
@@ -156,10 +164,10 @@ def read_scaler(path: Path) -> SavedScaler:
     """
     found = read_torch_file(path)
     scale = _number(found.get("scale")) if isinstance(found, dict) else None
-    if not isinstance(found, dict) or scale is None or scale <= 0:
+    if not isinstance(found, dict) or scale is None or scale < 0:
         raise Refused("it holds no loss scale")
     backoff = _number(found.get("backoff_factor"))
-    if backoff is None or not 0 < backoff < 1:
+    if backoff is None or not 0 < backoff <= _SLOWEST_BACKOFF:
         backoff = 0.5
     return SavedScaler(scale, backoff, _whole(found.get("_growth_tracker")))
 

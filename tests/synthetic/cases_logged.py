@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,6 +98,42 @@ class KlOfFirstOrder(Kept):
         return {**row, "kl_ref": float((new - batch.ref)[batch.rows.made].mean())}
 
 
+class PartTimesWeight(Trainer):
+    """A part is logged times its weight, which is 0.2."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "reward_part/format": 0.2 * row["reward_part/format"]}
+
+
+class PartInPercent(Trainer):
+    """A part is logged in percent."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "reward_part/correct": 100 * row["reward_part/correct"]}
+
+
+class TotalAfterKl(Trainer):
+    """The total is logged with the KL term of the reward in it, which rows do not hold."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "reward_mean": row["reward_mean"] - 0.5 * row["kl_ref"] - 0.05}
+
+
+class EntropyInBits(Trainer):
+    """Entropy is logged in bits."""
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return {**row, "entropy": row["entropy"] / np.log(2)}
+
+
+def one_step_late(folder: Path) -> None:
+    """Metrics are numbered after the step, rollouts and tokens before it."""
+    file = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({**row, "step": row["step"] + 1}) + "\n" for row in rows]
+    file.write_text("".join(lines), encoding="utf-8")
+
+
 class CutsAdded(Trainer):
     """More answers are logged as cut, and as longer, than were."""
 
@@ -111,6 +149,14 @@ MEANS, FIGURES = "records.logged_means", "records.logged_figures"
 MISLEADING = "metric.misleading"
 CASES = [
     Case("r100", WindowedTooHigh, "incident", MISLEADING, (1, 5), {MEANS: "fail"}),
+    *(
+        Case(name, make, "healthy", checks={MEANS: "pass"}, twin_of=MISLEADING)
+        for name, make in (
+            ("r133", PartTimesWeight),
+            ("r134", PartInPercent),
+            ("r135", TotalAfterKl),
+        )
+    ),
     Case("r101", Windowed, "healthy", checks={MEANS: "pass"}, twin_of=MISLEADING),
     Case("r102", LastOfWindow, "healthy", checks={MEANS: "pass"}, twin_of=MISLEADING),
     Case(
@@ -148,6 +194,23 @@ CASES = [
         checks={FIGURES: "pass"},
         twin_of=MISLEADING,
         complaint="KL looks odd",
+    ),
+    Case(
+        "r136",
+        Trainer,
+        "undetermined",  # losses cannot be recomputed from other steps' tokens
+        checks={FIGURES: "pass"},
+        twin_of=MISLEADING,
+        files=one_step_late,
+        complaint="KL explodes",
+    ),
+    Case(
+        "r137",
+        EntropyInBits,
+        "healthy",
+        checks={FIGURES: "pass"},
+        twin_of=MISLEADING,
+        complaint="the entropy is too high",
     ),
     Case(
         "r108",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from synthetic.cases import Case
-from synthetic.policy import Array, Ints
+from synthetic.policy import Array, Bools, Ints
 from synthetic.trainer import Batch, Trainer
 
 LOST = 5
@@ -39,6 +39,39 @@ class NoVerdict(ScoresLost):
         return np.random.default_rng(self.step).choice(n, LOST, replace=False)
 
 
+class Aborted(ScoresLost):
+    """The last rows are aborted in every step, as where rollouts go on in the next one."""
+
+    after = True
+
+    def generate(self, step: int) -> Batch:
+        batch = super().generate(step)
+        batch.finish[-LOST:] = ["abort"] * LOST
+        return batch
+
+
+class Fillers(ScoresLost):
+    """The last rows fill a step up for the ranks: no score, no advantage, not in the loss."""
+
+    after = True
+
+    def advantages(self, total: Array, group: Ints) -> Array:
+        found = super().advantages(total, group)
+        found[-LOST:] = 0
+        return found
+
+
+class OutOfLoss(ScoresLost):
+    """The last rows have no score, and are out of the loss."""
+
+    after = True
+
+    def loss_mask(self, batch: Batch) -> Bools:
+        mask = batch.rows.made.copy()
+        mask[-LOST:] = False
+        return mask
+
+
 LISTS, SCORED = "records.score_lists", "reward.unscored"
 CASES = [
     Case(
@@ -59,4 +92,19 @@ CASES = [
         {LISTS: "pass", SCORED: "fail"},
         twin_of="id.rows",
     ),
+    Case(
+        "r130",
+        Aborted,
+        "healthy",
+        checks={LISTS: "pass", SCORED: "pass"},
+        twin_of="id.rows",
+    ),
+    Case(
+        "r131",
+        Fillers,
+        "healthy",
+        checks={LISTS: "pass", SCORED: "pass"},
+        twin_of="id.rows",
+    ),
+    Case("r132", OutOfLoss, "healthy", checks={LISTS: "pass"}, twin_of="id.rows"),
 ]

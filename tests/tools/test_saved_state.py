@@ -82,7 +82,7 @@ def test_a_loss_scaler(tmp_path: Path) -> None:
     assert read_scaler(tmp_path / "scaler.pt").skipped_least == 0
 
 
-@pytest.mark.parametrize("state", [{}, {"scale": 0.0}, {"scale": "much"}, [1.0], {"scale": -1.0}])
+@pytest.mark.parametrize("state", [{}, {"scale": "much"}, [1.0], {"scale": -1.0}])
 def test_no_loss_scaler(tmp_path: Path, state: object) -> None:
     save_torch(tmp_path / "scaler.pt", state)
     with pytest.raises(Refused, match="no loss scale"):

@@ -142,9 +142,11 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
 def _rows(run: Run, beta: float, loss_type: TokenLoss) -> list[_Row]:
     found = []
     steps = np.intersect1d(run.captures.steps, np.array(run.flight.steps))
+    if not len(steps):
+        return []
     chosen = steps[np.unique(np.linspace(0, len(steps) - 1, MOST_CAPTURES).astype(int))]
     updates = {u.step: u for u in reversed(updates_of(run))}  # the first of a step, on fresh rows
-    for step in chosen.tolist() if len(steps) else []:
+    for step in chosen.tolist():
         update = updates.get(step)
         names = run.rollouts.batch(step).sample if step in run.rollouts.steps else None
         capture = run.captures.readable(step)

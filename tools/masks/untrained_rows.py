@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from firstbad.tools.beside import rows_beside
-from firstbad.tools.cut import is_cut
+from firstbad.tools.cut import ABORTED, is_cut
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
@@ -36,7 +36,7 @@ class UntrainedRows(Dated):
     n_cut: int
     """Cut rows: generation says so, or no stop token ends them."""
     n_failed: int
-    """Rows whose finish reason is an error or an abort, or that hold no token."""
+    """Rows whose finish reason is an error or an abort, without a token, or without a score."""
     n_no_advantage: int
     """Rows with an advantage of 0, which teach nothing."""
     n_by_setting: int
@@ -117,12 +117,17 @@ def _count(run: Run, capture: Capture) -> _Count | None:
     end = completion_end(run, capture)
     batch = rows_beside(run, capture)
     reasons = batch.finish if batch is not None else None
+    scores = list(batch.rewards.values()) if batch is not None else []
+    unscored = np.full(len(loss), bool(scores))
+    for part in scores:
+        unscored &= np.isnan(part)
     advantage = _by_row(capture)
     masks = any(run.config.values.get(name) not in (None, False, 0) for name in MASKING)
     count = _Count(capture.step, len(loss))
     for row in np.flatnonzero(~trained).tolist():
         said = reasons[row] if reasons is not None else None
-        if not end.real[row].any() or (said is not None and said.lower() in ("error", "abort")):
+        failed = said is not None and said.lower() in ("error", *ABORTED)
+        if failed or unscored[row] or not end.real[row].any():
             count.by["failed"] += 1
         elif is_cut(said) or (said is None and end.stop_at[row] < 0):
             count.by["cut"] += 1

@@ -13,11 +13,18 @@ from firstbad.tools.run import Run
 from firstbad.tools.saved_state import SavedScaler, falls, read_scaler
 
 PLAIN = 1.0
-"""Below it the scale makes gradients smaller, which protects nothing: it was only ever halved."""
+"""Below it the scale makes gradients smaller, which protects nothing."""
+OFTEN = 0.5
+"""Share of the updates between two checkpoints above which skipping them is no search any more."""
+FEWEST = 10
+"""... and how many they are at least: a scale that is looked for falls a few times."""
 
 
 class LossScale(Dated):
-    """Loss scale of the saved scalers; dated by the first one below 1."""
+    """Loss scale of the saved scalers; dated by the first one that fell below 1.
+
+    ... or by the first before which most updates were skipped, the last one too.
+    """
 
     n_states: int
     """Checkpoints whose loss scaler could be read."""
@@ -31,6 +38,13 @@ class LossScale(Dated):
     by one factor at each."""
     unskipped_last: int | None
     """Updates in a row before the last checkpoint that were not skipped."""
+    fell: bool
+    """The scale came down: between checkpoints, or before one that counts fewer sound updates in a
+    row than it has steps. A scale that was set once and held never did."""
+    skipped_in_last: int
+    """Updates that were skipped at least between the last two checkpoints."""
+    skipped_in_last_share: float
+    """... over the steps between them; at most 1."""
 
 
 @tool
@@ -54,9 +68,18 @@ def read_loss_scale(run: Run) -> Measured[LossScale]:
     if not states:
         raise NoData(unread[0] if unread else "no checkpoint holds a scaler.pt")
     scales = [state.scale for _, state in states]
-    first = next((i for i, scale in enumerate(scales) if scale < PLAIN), None)
-    good = states[first - 1][0] if first else None
-    skipped = sum(falls(a.scale, b.scale, b.backoff) for (_, a), (_, b) in pairwise(states))
+    steps = [step for step, _ in states]
+    lost = [falls(a.scale, b.scale, b.backoff) for (_, a), (_, b) in pairwise(states)]
+    shares = [min(1.0, n / (b - a)) for n, (a, b) in zip(lost, pairwise(steps), strict=True)]
+    fell = any(lost) or any(s.unskipped is not None and s.unskipped < at for at, s in states)
+    often = [False] + [
+        n >= FEWEST and share >= OFTEN and state.unskipped == 0
+        for n, share, (_, state) in zip(lost, shares, states[1:], strict=True)
+    ]
+    bad = [(fell and scale < PLAIN) or much for scale, much in zip(scales, often, strict=True)]
+    first = bad.index(True) if any(bad) else None
+    good = steps[first - 1] if first else None
+    skipped = sum(lost)
     last = states[-1][1]
     metrics = LossScale(
         n_states=len(states),
@@ -66,8 +89,11 @@ def read_loss_scale(run: Run) -> Measured[LossScale]:
         scale_least=min(scales),
         skipped_least=skipped,
         unskipped_last=last.unskipped,
+        fell=fell,
+        skipped_in_last=lost[-1] if lost else 0,
+        skipped_in_last_share=round(shares[-1], 4) if shares else 0.0,
         last_good_step=good,
-        first_bad_step=None if first is None else states[first][0],
+        first_bad_step=None if first is None else steps[first],
         from_start=first == 0,
         sampled=good is not None,
     )

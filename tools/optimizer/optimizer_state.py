@@ -14,7 +14,7 @@ from firstbad.tools.numbers import number
 from firstbad.tools.optimizer.between_checkpoints import Began, began_between
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Checkpoint, Run
-from firstbad.tools.saved_state import SavedScaler, read_optimizer, read_scaler, read_scheduler
+from firstbad.tools.saved_state import read_optimizer, read_scaler, read_scheduler
 from firstbad.tools.segments import resumes
 
 FEWEST = 5
@@ -273,25 +273,28 @@ def _saved(checkpoint: Checkpoint, unread: list[str]) -> _Saved | None:
     optimizer, schedule = read("optimizer.pt", read_optimizer), read("scheduler.pt", read_scheduler)
     if optimizer is None or not optimizer.step_counts:
         return None
-    scaler = _scaler(checkpoint)
     return _Saved(
         step=checkpoint.step,
         own=checkpoint.state_step,
         counted=max(optimizer.step_counts),
         planned=None if schedule is None else schedule.last_epoch,
         rate=optimizer.groups[0].learning_rate if optimizer.groups else None,
-        skipped=0 if scaler is None else scaler.skipped_least,
+        skipped=_skipped(checkpoint),
     )
 
 
-def _scaler(checkpoint: Checkpoint) -> SavedScaler | None:
-    """Its loss scaler; one that is not in use is saved without a scale."""
+def _skipped(checkpoint: Checkpoint) -> int:
+    """Updates that its loss scaler accounts for; one that is not in use is saved without a scale.
+
+    At a scale of 0 every update is skipped, and nothing counts them.
+    """
     if "scaler.pt" not in checkpoint.files:
-        return None
+        return 0
     try:
-        return read_scaler(checkpoint.path / "scaler.pt")
+        scaler = read_scaler(checkpoint.path / "scaler.pt")
     except Refused:
-        return None
+        return 0
+    return scaler.skipped_least if scaler.scale else checkpoint.step
 
 
 def _rate_off(

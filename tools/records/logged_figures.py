@@ -12,7 +12,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number
 from firstbad.tools.readers.aliases import UNKNOWN
-from firstbad.tools.records.logging_window import Reading, readings
+from firstbad.tools.records.logging_window import readings
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import COMPLETION, CUT, TOOL, BoolArray, Capture, FloatArray, IntArray, Run
@@ -34,11 +34,16 @@ CALLED = {
     "entropy": "entropy",
     "kl_ref": "kl",
 }
+BITS = "entropy in bits"
 STOPPED = ("stop", "eos", "eos_token", "end_turn", "completed", "stop_sequence")
 """Finish reasons of a completion that ended by itself."""
 PARTLY = ("completion_length_mean", "entropy")
 """Signals that a part of the rows can speak for: no few of them carry the mean."""
 FEWEST_ROWS = 8
+SHIFTS = (0, 1, -1)
+"""Steps by which the label of a logged row may be late: loggers count before or after a step."""
+FITS = 0.2
+"""Share of steps that may differ where a plain reading is kept, rather than a shifted one."""
 SHOWN = 20
 
 
@@ -62,6 +67,10 @@ class Figures(Dated):
     entropy_factor: float | None
     kl_differs: float | None
     kl_factor: float | None
+    n_shifted: int
+    """Signals that fit with the step label one off, and not as it stands."""
+    entropy_in_bits: bool
+    """The logged entropy fits in bits, and not in nats."""
     n_asked: int
     """Of the compared signals: those that the complaint is about."""
     asked_differs: float | None
@@ -83,10 +92,10 @@ def recompute_figures(
 
     Length and truncation from the rows of each step, where these are all that the log speaks of;
     else, and for entropy and KL, from captured steps. Names mean different things: a mean over
-    tokens, sequences or sums of sequences, with a stop token or without, k1, k2 or k3. The reading
-    that fits best counts, so that what differs fits none. Two figures differ where they are more
-    than 10 % apart (over whole rows 5 %, truncation 0.02), and where only part of the rows was
-    captured by four standard errors besides.
+    tokens, sequences or sums of sequences, with a stop token or without, k1, k2 or k3, in bits, a
+    step late. The reading that fits best counts, so that what differs fits none. Two figures differ
+    where they are more than 10 % apart (over whole rows 5 %, truncation 0.02), and where only part
+    of the rows was captured by four standard errors besides.
     KL is compared only where a capture holds all rows of its step: a few tokens carry it.
 
     `length`, `truncation`, `entropy`, `kl`: the complaint is about these; the date is then theirs.
@@ -96,7 +105,7 @@ def recompute_figures(
     asked = {
         name for name, said in zip(SMALL, (length, truncation, entropy, kl), strict=True) if said
     }
-    best = [min(found, key=lambda c: c.share) for found in _compared(run).values()]
+    best = [min(found, key=_plainest) for found in _compared(run).values()]
     if not best:
         raise NoData("no length, truncation, entropy or KL is logged that could be recomputed")
     spoken_of = [c for c in best if c.name in asked]
@@ -116,6 +125,8 @@ def recompute_figures(
         entropy_factor=_factor(by_name.get("entropy")),
         kl_differs=_share(by_name.get("kl")),
         kl_factor=_factor(by_name.get("kl")),
+        n_shifted=sum(c.late != 0 for c in best),
+        entropy_in_bits=any(c.reading.startswith(BITS) for c in best),
         n_asked=len(spoken_of),
         asked_differs=max((c.share for c in spoken_of), default=None),
         most_differs=max(c.share for c in best),
@@ -154,6 +165,8 @@ class _Compared:
     """(N,) standard error of the value, 0 where all rows are there."""
     captured: bool
     """Read off captured tokens, not off the rows of every step."""
+    late: int = 0
+    """Steps by which the label of the logged row is late."""
 
     @property
     def differ(self) -> BoolArray:
@@ -191,6 +204,11 @@ class _Compared:
         )
 
 
+def _plainest(one: _Compared) -> tuple[bool, int, bool, float]:
+    """The key by which readings are chosen: what fits, a plain one first."""
+    return one.share > FITS, abs(one.late), one.reading.startswith(BITS), one.share
+
+
 def _compared(run: Run) -> dict[str, list[_Compared]]:
     """By signal: every reading of it that can be compared at five steps or more."""
     found: dict[str, list[_Compared]] = {}
@@ -212,19 +230,21 @@ def _of_rows(run: Run) -> Iterator[_Compared]:
         ways = readings(run, rows.steps)
     except NoData:
         return
+    shifts = (0,) if mixes_batches(run) else SHIFTS
     for name, said, value in _row_figures(run, rows):
         for way in ways:
-            yield _beside(run, rows, name, said, way, value)
+            for late in shifts:
+                yield _beside(run, rows.steps, name, said, way(value), late)
 
 
 def _beside(
-    run: Run, rows: RowTable, name: str, said: str, way: Reading, value: FloatArray
+    run: Run, steps: IntArray, name: str, said: str, told: FloatArray, late: int
 ) -> _Compared:
-    logged, told = rows.logged(run.signals.get(name)), way(value)
+    signal = run.signals.get(name)
+    logged = np.full(len(steps), np.nan) if signal is None else signal.on(steps + late)
     both = np.isfinite(logged) & np.isfinite(told)
-    return _Compared(
-        name, said, rows.steps[both], logged[both], told[both], np.zeros(int(both.sum())), False
-    )
+    none = np.zeros(int(both.sum()))
+    return _Compared(name, said, steps[both], logged[both], told[both], none, False, late)
 
 
 def _row_figures(run: Run, rows: RowTable) -> Iterator[tuple[str, str, FloatArray]]:
@@ -279,32 +299,35 @@ def _of_captures(run: Run) -> Iterator[_Compared]:
     plain = run.framework in ("trl", UNKNOWN)  # a step is one update
     if not run.captures or mixes_batches(run) or not (plain or updates_per_batch(run) == 1):
         return
-    found: dict[tuple[str, str], list[tuple[int, float, float, float]]] = {}
+    found: dict[tuple[str, str, int], list[tuple[int, float, float, float]]] = {}
     for capture in run.captures:
         for figure in _fair_figures(run, capture, PARTLY if not plain else tuple(SMALL)):
-            found.setdefault(figure[:2], []).append(figure[2:])
-    for (name, said), pairs in found.items():
-        step, logged, values, errors = (np.array(v) for v in zip(*pairs, strict=True))
-        yield _Compared(name, said, step.astype(np.int64), logged, values, errors, True)
+            for late in SHIFTS:
+                if (logged := _logged(run, figure[0], capture.step + late)) is not None:
+                    pair = (capture.step, logged, *figure[2:])
+                    found.setdefault((*figure[:2], late), []).append(pair)
+    for (name, said, late), pairs in found.items():
+        step, logs, values, errors = (np.array(v) for v in zip(*pairs, strict=True))
+        yield _Compared(name, said, step.astype(np.int64), logs, values, errors, True, late)
 
 
 def _fair_figures(
     run: Run, capture: Capture, names: tuple[str, ...]
-) -> Iterator[tuple[str, str, int, float, float, float]]:
-    """Signal, reading, step, logged value, recomputed one and its standard error."""
+) -> Iterator[tuple[str, str, float, float]]:
+    """Signal, reading, recomputed value and its standard error."""
     share = _share_of_rows(run, capture)
     again = capture.step in run.flight.steps and run.flight.at(capture.step).first_pass is False
     if share is None or again:
         return
     names = tuple(n for n in names if share == 1 or n in PARTLY)
-    logged = {n: v for n in names if (v := _logged(run, n, capture.step)) is not None}
+    logged = [n for n in names if run.signals.get(n) is not None]
     for name, said, sums, counts in _token_figures(run, capture, logged):
         total = float(counts.sum())
         if total <= 0 or not np.isfinite(sums).all() or (share < 1 and len(sums) < FEWEST_ROWS):
             continue
         value = float(sums.sum()) / total
         error = 0.0 if share == 1 else _error(sums, counts, value)
-        yield name, said, capture.step, logged[name], value, error
+        yield name, said, value, error
 
 
 def _logged(run: Run, name: str, step: int) -> float | None:
@@ -384,8 +407,10 @@ def _token_values(run: Run, capture: Capture) -> Iterator[tuple[str, str, FloatA
     own = new if new is not None else old
     if entropy is not None:
         yield "entropy", "entropy", entropy
-        if own is not None and run.framework != "trl":
-            yield "entropy", "surprise", -own
+        if run.framework != "trl":
+            yield "entropy", BITS, entropy / np.log(2)
+            if own is not None:
+                yield "entropy", "surprise", -own
     if own is None or ref is None or own.shape != ref.shape:
         return
     beta = run.config.number("beta")

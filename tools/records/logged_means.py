@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Table
+from firstbad.tools.numbers import number
 from firstbad.tools.records.logging_window import Reading, readings
 from firstbad.tools.records.rank_means import local_first
 from firstbad.tools.registry import Measured, tool
-from firstbad.tools.rewards import group_stats
+from firstbad.tools.rewards import group_stats, reward_weights
 from firstbad.tools.row_table import RowTable
 from firstbad.tools.run import BoolArray, FloatArray, IntArray, RolloutBatch, Run
 from firstbad.tools.segments import HeldToSettings, held_to_settings
@@ -22,6 +23,7 @@ TOLERANCE = 2e-3
 """Logged means are float32, some sources print four digits."""
 FEWEST = 5
 """Steps in which rows differ that can vouch for the rows."""
+PERCENT = 100.0
 SELDOM = 0.05
 """Share of steps at which a signal may differ that counts as agreeing."""
 
@@ -45,6 +47,12 @@ class Recomputed(HeldToSettings):
     """Another signal is logged as it is recomputed at nearly every step in which rows differ in it
     (five or more), and no guess at the weights of reward parts is needed for the one that differs
     most often: then the rows are those that the log speaks of, whatever the settings say."""
+    n_scaled: int
+    """Signals that are logged times their weight, or in percent, and so compared."""
+    another_total: bool
+    """What is logged as the total is not that of the rows, nor a multiple of it, while every part
+    is right: it may hold a penalty or a KL term that rows do not. False where the rows are known
+    to be all there."""
     share_differs_trained: float
     """The same share when the mean is taken over the rows with an advantage, as where groups
     without contrast are dropped before training; 1 where no advantages are written."""
@@ -68,6 +76,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     Means over all rows of a step; the total is the weighted sum of the parts with the weights of
     the config. A row that is logged every few steps is held against the mean of these steps, where
     the rollouts of all are there: a mean over several batches can't be recomputed from the last.
+    A mean times the weight of its part, or in percent, is that mean.
 
     Cannot tell: which of the two is wrong; read the rows shown.
     """
@@ -81,9 +90,12 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         for way in ways
     ]
     at = min(range(len(ways)), key=lambda i: sum(int(p.differ.sum()) for p in tried[i]))
-    way, pairs = ways[at], tried[at]
-    if not pairs:
+    way, found = ways[at], tried[at]
+    if not found:
         raise NoData("rollouts and metrics share no step with a recomputable figure")
+    pairs = [_in_units(p, run, rows.parts) for p in found]
+    scaled = [p for p in pairs if p.factor != 1]
+    complete = rows_complete(run)
     n = sum(len(p.step) for p in pairs)
     worst = max(pairs, key=lambda p: float(p.differ.mean()))
     bad = sorted(row for p in pairs for row in p.rows(p.differ))
@@ -92,13 +104,15 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
     good = [s for s in steps if first is None or s < first]
     spread = _Spread(way)
     metrics = Recomputed(
-        rows_complete=rows_complete(run),
+        rows_complete=complete,
         n_compared=n,
         n_signals=len(pairs),
         share_differs=round(len(bad) / n, 6),
         worst_signal_share=round(float(worst.differ.mean()), 6),
         share_differs_shifted=round(worst.differ_shifted(), 6),
         another_agrees=_another_agrees(way, pairs, worst),
+        n_scaled=len(scaled),
+        another_total=complete is not True and _another_total(pairs, worst),
         share_differs_trained=round(_differ_trained(way, worst), 6),
         share_differs_ranks=_differ_ranks(way, batches, worst),
         largest_difference=round(max(float(np.abs(p.logged - p.value).max()) for p in pairs), 6),
@@ -122,6 +136,7 @@ def recompute_means(run: Run) -> Measured[Recomputed]:
         + (f", most often `{worst.name}` from step {first}" if bad else ""),
         tables=(table,) if bad else (),
         signal=f"logged {worst.name}" if bad else "",
+        quote="; ".join(f"`{p.name}` is logged times {number(p.factor)}" for p in scaled),
     )
 
 
@@ -133,6 +148,19 @@ class _Pairs:
     step: IntArray
     logged: FloatArray
     value: FloatArray
+    factor: float = 1.0
+    """What the log had multiplied the values with; `logged` is without it."""
+
+    def over(self, factor: float) -> _Pairs:
+        """The pairs with a factor taken out of what is logged."""
+        return replace(self, logged=self.logged / factor, factor=factor)
+
+    @property
+    def is_multiple(self) -> bool:
+        """What is logged is the values times one number."""
+        size = float(self.value @ self.value)
+        factor = float(self.logged @ self.value) / size if size else 0.0
+        return factor != 0 and float(self.over(factor).differ.mean()) <= SELDOM
 
     @property
     def differ(self) -> BoolArray:
@@ -188,6 +216,24 @@ class _Logged:
         logged, said = self.rows.logged(self.run.signals.get(name)), self.read(value)
         both = np.isfinite(logged) & np.isfinite(said)
         return _Pairs(name, self.rows.steps[both], logged[both], said[both])
+
+
+def _in_units(pairs: _Pairs, run: Run, parts: Sequence[str]) -> _Pairs:
+    """The pairs, or, where these differ, without the factor that a logger may write them with."""
+    part, weights = pairs.name.removeprefix("reward_part/"), reward_weights(run, len(parts))
+    own = [float(weights[parts.index(part)])] if part in parts and weights is not None else []
+    if float(pairs.differ.mean()) > SELDOM:
+        for factor in (*own, PERCENT):
+            tried = pairs.over(factor) if factor else pairs
+            if float(tried.differ.mean()) <= SELDOM:
+                return tried
+    return pairs
+
+
+def _another_total(pairs: Sequence[_Pairs], worst: _Pairs) -> bool:
+    parts = [p for p in pairs if p.name != "reward_mean"]
+    right = all(float(p.differ.mean()) <= SELDOM for p in parts)
+    return worst.name == "reward_mean" and bool(parts) and right and not worst.is_multiple
 
 
 def _another_agrees(way: _Logged, pairs: Sequence[_Pairs], worst: _Pairs) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from firstbad.tools.cut import left_out
+from firstbad.tools.beside import rows_beside
+from firstbad.tools.cut import aborted_rows, left_out
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import percent
@@ -19,6 +20,8 @@ from firstbad.tools.stats import raised_stretch
 
 OFTEN = 0.02
 """Share of rows without a score above which it is dated."""
+FEWEST = 5
+"""Captured rows without a score that can speak for the others."""
 SURE_GAIN = 10.0
 """Log-likelihood a stretch of missing scores must gain, in nats, to be read as one."""
 
@@ -44,6 +47,8 @@ class Unscored(Dated):
     no error on record: the list of scores is shorter than that of the rows."""
     short_share: float | None
     """Of the steps inside the stretch with rows that lack a score: those."""
+    aborted_paid: int
+    """Aborted rows without a score that carry an advantage, as if their answer had been wrong."""
     weight: float | None
     """Weight of the outcome part in the total; None where it is not known."""
 
@@ -54,7 +59,8 @@ def count_unscored(run: Run) -> Measured[Unscored]:
 
     TRL sums the scores that are there, so a row without one is paid like a wrong answer. Of other
     parts it is usual that they have nothing to say on some rows: a tool that was not called. Cut
-    rows need no score where none of them carries an advantage. Gaps of a verifier that fails stand
+    rows need no score where none of them carries an advantage, aborted ones none at all, nor any
+    row where none that lacks a score is trained on: fillers. Gaps of a verifier that fails stand
     anywhere; those of a list that is too short are the last rows, as many at every step.
 
     Cannot tell: a verifier that scores its own failures as 0 (see `rejudge`), nor one that fails
@@ -65,7 +71,11 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         raise NoData("no rollouts with reward parts")
     rows = RowTable.of(run, batches)
     name = outcome_part(run, batches)
-    missing = np.isnan(rows.part(name)) & ~left_out(rows)
+    lacking = np.isnan(rows.part(name))
+    aborted = lacking & rows.values(aborted_rows)
+    missing = lacking & ~aborted & ~left_out(rows)
+    if missing.any() and not _trained(run, rows, missing):
+        missing[:] = False
     scored = np.bincount(
         rows.group, weights=np.isfinite(rows.part(name)), minlength=len(rows.group_step)
     )
@@ -78,7 +88,7 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         inside = (np.arange(len(rows.steps)) >= stretch.first) & (
             np.arange(len(rows.steps)) < stretch.stop
         )
-    short = _short_lists(batches, rows, name, np.isnan(rows.part(name)) & ~left_out(rows))
+    short = _short_lists(batches, rows, name, missing)
     gaps = short[inside & (hits > 0)]
     usual = int(np.bincount(np.abs(gaps)).argmax()) if len(gaps) else None
     n_short = int((gaps == usual).sum()) if usual is not None else 0
@@ -97,6 +107,7 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         short_by=usual,
         short_steps=n_short,
         short_share=_r(n_short / len(gaps)) if len(gaps) else None,
+        aborted_paid=int((aborted & (np.abs(rows.advantage) > 0)).sum()),
         weight=_weight(run, rows.parts, name),
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
@@ -139,6 +150,28 @@ def _short_lists(
     raised = [bool(e) for b in batches for e in b.errors.get(name) or [None] * len(b)]
     odd = rows.count(missing & (~last | np.array(raised, bool))) > 0
     return np.where(odd, -n, n)
+
+
+def _trained(run: Run, rows: RowTable, missing: BoolArray) -> bool:
+    """Whether a row without a score may be trained on: no advantage of 0, and not out of the loss.
+
+    Of the loss the captured steps speak for the others, where they hold five such rows or more.
+    """
+    if (rows.advantage[missing] == 0).all():
+        return False
+    seen = n_in_loss = 0
+    end = np.cumsum(rows.size)
+    for capture in run.captures:
+        mask = capture.mask("loss_mask")
+        at = int(np.searchsorted(rows.steps, capture.step))
+        if mask is None or "token_id" not in capture.arrays or rows_beside(run, capture) is None:
+            continue
+        if at == len(rows.steps) or rows.steps[at] != capture.step or len(mask) != rows.size[at]:
+            continue
+        own = missing[end[at] - rows.size[at] : end[at]]
+        seen += int(own.sum())
+        n_in_loss += int(mask[own].any(axis=1).sum())
+    return seen < FEWEST or n_in_loss > 0
 
 
 def _weight(run: Run, parts: list[str], name: str) -> float | None:

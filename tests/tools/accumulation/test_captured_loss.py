@@ -110,3 +110,10 @@ def test_what_it_does_not_know_is_not_compared(
             return super().config() | setting
 
     assert missing(TOOL, written(tmp_path, Other))
+
+
+def test_a_ledger_without_captured_tokens(tmp_path: Path, missing: Callable[..., str]) -> None:
+    folder = Trainer(steps=24).run(tmp_path)
+    for tokens in folder.glob("steps/*/tokens.safetensors"):
+        tokens.unlink()
+    assert "six micro-batches" in missing(TOOL, open_run(str(folder)))

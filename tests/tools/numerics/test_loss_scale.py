@@ -59,6 +59,44 @@ def test_scales_that_hold(
     assert (found["skipped_least"], found["first_bad_step"]) == (skipped, None)
 
 
+@pytest.mark.parametrize(
+    ("last", "skipped"),
+    [(0.0, 166), (5e-324, 1090), (2.0**-149, 165)],  # 2^-150 is the first to round to 0
+)
+def test_a_scale_that_is_used_up(
+    make_run: MakeRun,
+    measure: Measure,
+    saved: Callable[..., Checkpoint],
+    last: float,
+    skipped: int,
+) -> None:
+    kept = (saved(20, 65536.0, tracker=20), saved(220, last, tracker=0))
+    found = measure(TOOL, make_run(checkpoints=kept))
+    assert (found["scale_last"], found["skipped_least"]) == (last, skipped)
+    assert (found["fell"], found["first_bad_step"]) == (True, 220)
+
+
+@pytest.mark.parametrize(("tracker", "fell"), [(20, False), (3, True)])
+def test_a_scale_below_one_that_was_set(
+    make_run: MakeRun,
+    measure: Measure,
+    saved: Callable[..., Checkpoint],
+    tracker: int,
+    fell: bool,
+) -> None:
+    found = measure(TOOL, make_run(checkpoints=(saved(20, 0.5, tracker=tracker),)))
+    assert (found["fell"], found["from_start"]) == (fell, fell)
+
+
+def test_most_updates_before_a_checkpoint_are_skipped(
+    make_run: MakeRun, measure: Measure, saved: Callable[..., Checkpoint]
+) -> None:
+    kept = (saved(20, 65536.0), saved(40, 65536.0), saved(60, 1.0, tracker=0))  # 2^16 to 2^0
+    found = measure(TOOL, make_run(checkpoints=kept))
+    assert (found["skipped_in_last"], found["skipped_in_last_share"]) == (16, 0.8)
+    assert (found["last_good_step"], found["first_bad_step"], found["sampled"]) == (40, 60, True)
+
+
 def test_a_fall_and_a_recovery(
     make_run: MakeRun, measure: Measure, saved: Callable[..., Checkpoint]
 ) -> None:

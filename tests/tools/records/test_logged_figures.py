@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.run import Capture, RolloutBatch, Run
+from firstbad.tools.run import Capture, Captures, RolloutBatch, Run, Signal, Signals
 
 TOOL = "recompute_figures"
 ROWS, TOKENS = 8, 4
@@ -209,3 +209,29 @@ def test_what_differs_is_said_with_its_reading(
     assert found.quote.startswith("`entropy` is logged as 8 where the captured tokens give ")
     assert found.signal == "logged entropy"
     assert found.tables[0].rows[0][:3] == (1, "entropy", 8.0)
+
+
+def test_a_step_label_that_is_one_off(of_tokens: MakeRun, measure: Measure) -> None:
+    levels = np.array([1.0, 5.0, 2.0, 7.0, 3.0, 9.0])
+    run = of_tokens(signals={}, entropy=ENTROPY)
+    captures = {
+        c.step: replace(c, arrays={**c.arrays, "entropy": np.where(INSIDE, level, 9.0)})
+        for c, level in zip(run.captures, levels, strict=True)
+    }
+    own = Captures(list(captures), captures.__getitem__)
+    for late, shifted in ((1, 1), (0, 0)):
+        logged = Signal("entropy", np.arange(1, 7) + late, levels, "entropy")
+        found = measure(TOOL, replace(run, captures=own, signals=Signals({"entropy": logged}, {})))
+        assert (found["entropy_differs"], found["n_shifted"]) == (0, shifted)
+
+
+@pytest.mark.parametrize(("times", "share", "bits"), [(1, 0, 0), (1 / np.log(2), 0, 1), (2, 1, 0)])
+def test_entropy_in_bits(
+    of_tokens: MakeRun, measure: Measure, times: float, share: float, bits: int
+) -> None:
+    logged = [times * float(ENTROPY[INSIDE].mean())] * 6
+    run = of_tokens(signals={"entropy": logged}, entropy=ENTROPY)
+    found = measure(TOOL, replace(run, framework="unknown"))
+    assert (found["entropy_differs"], found["entropy_in_bits"]) == (share, bits)
+    if bits:  # TRL writes nats
+        assert measure(TOOL, run)["entropy_differs"] == 1

@@ -280,3 +280,56 @@ def test_no_other_mean_vouches_for_rows_whose_weights_are_guessed(
     assert all(totals)
     assert not measure(TOOL, replace(run, config=Config(guessed)))["another_agrees"]
     assert measure(TOOL, replace(run, config=Config(stated)))["another_agrees"]
+
+
+@pytest.mark.parametrize(
+    ("name", "factor", "scaled", "share"),
+    [
+        ("reward_part/format", 0.5, 1, 0),  # its weight
+        ("reward_part/correct", 100, 1, 0),  # percent
+        ("reward_part/correct", 1.3, 0, 1),
+        ("reward_mean", 100, 1, 0),
+    ],
+)
+def test_a_factor_of_the_logger(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    name: str,
+    factor: float,
+    scaled: int,
+    share: float,
+) -> None:
+    rows = [
+        batch(s, rewards={"correct": [1, s % 2, 1, 0], "format": [1, 0, s % 3 / 3, 1]})
+        for s in range(1, 9)
+    ]
+    correct = np.array([(2 + s % 2) / 4 for s in range(1, 9)])
+    form = np.array([(2 + s % 3 / 3) / 4 for s in range(1, 9)])
+    signals = {
+        "reward_part/correct": correct,
+        "reward_part/format": form,
+        "reward_mean": correct + 0.5 * form,
+    }
+    signals[name] = signals[name] * factor
+    run = make_run(rollouts=rows, signals=signals, config={"reward_weights": [1.0, 0.5]})
+    found = measure(TOOL, run)
+    assert (found["n_scaled"], found["worst_signal_share"]) == (scaled, share)
+    assert not found["another_total"]
+
+
+@pytest.mark.parametrize(
+    ("change", "another"),
+    [(lambda v, steps: v - 0.1 * (steps % 3), True), (lambda v, steps: v * 1.3, False)],
+)
+def test_a_total_that_holds_more_than_the_rows(
+    simulate: MakeRun, measure: Measure, change: Callable[[Steps, Steps], Steps], another: bool
+) -> None:
+    def log(values: Values, steps: Steps) -> None:
+        values["reward_mean"][:] = change(values["reward_mean"], steps)
+
+    run = simulate(1, log=log)
+    settings = {k: v for k, v in run.config.values.items() if k != "generation_batch_size"}
+    found = measure(TOOL, replace(run, config=Config(settings)))
+    assert found["worst_signal_share"] > 0.5
+    assert (found["rows_complete"], found["another_total"]) == (None, another)

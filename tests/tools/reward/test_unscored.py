@@ -98,6 +98,33 @@ def test_a_cut_row_needs_a_score_where_it_carries_an_advantage(
     assert measure(TOOL, run)["share"] == share
 
 
+@pytest.mark.parametrize(
+    ("advantage", "finish", "share", "paid"),
+    [
+        (-0.5, "stop", 0.25, 0),
+        (0.0, "stop", 0.0, 0),  # a filler
+        (-0.5, "abort", 0.0, 1),
+        (0.0, "abort", 0.0, 0),
+    ],
+)
+def test_a_row_that_is_aborted_or_not_trained_needs_no_score(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    advantage: float,
+    finish: str,
+    share: float,
+    paid: int,
+) -> None:
+    rows = batch(
+        rewards={"correct": [1, 0, 0, nan]},
+        advantage=[1, -0.5, -0.5, advantage],
+        finish=["stop", "stop", "stop", finish],
+    )
+    found = measure(TOOL, make_run(rollouts=[rows], config={"num_generations": 4}))
+    assert (found["share"], found["aborted_paid"]) == (share, paid)
+
+
 def test_a_list_that_is_too_short_is_told_from_gaps_elsewhere(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:
