@@ -45,8 +45,8 @@ class LossTerms:
     gains: FloatArray
     """Of `policy`: what rows with an advantage above 0 bring to it."""
     kl: FloatArray
-    """beta x logged KL per token, zeros where there is none. Where captures show that what is logged
-    is a sum over each sequence, or has its weight already, that is taken out."""
+    """beta x logged KL per token, zeros where there is none. Where captures show that the logged
+    figure is a sum over each sequence, or has its weight already, that is taken out."""
     entropy: FloatArray | None
     spread: FloatArray
     """Root of the summed squares of all rows' advantage terms: how far the loss would move if rows
