@@ -1,4 +1,4 @@
-"""KL that is logged as a sum over each sequence, or with its weight: what the loss identity uses."""
+"""KL that is logged as a sum over each sequence, or with its weight, and the loss identity."""
 
 from __future__ import annotations
 
