@@ -70,9 +70,9 @@ _WEAKER = re.compile(
 _THINGS = re.compile(
     rf"^\s*-?\s*(?:(?:fold|times|tokens?|s|sec|seconds|ms|min|minutes|hours?|h|gpus?|nats?"
     rf"|samples?|prompts?|epochs?"
-    rf"|points?|days?|rows?|x|0s){_END}|个|倍|度)"
+    rf"|points?|days?|rows?|x|0s|[ap]\.?m){_END}|:\d\d(?!\d)|个|倍|度)"
 )
-"""What follows a number of something else."""
+"""What follows a number of something else, or a time of day."""
 
 
 _TIME_BEFORE = re.compile(

@@ -226,6 +226,8 @@ _LEARNER = r"(?:training|learning|progress|it|grpo|ppo|rl|(?:the |our )?(?:model
 _NOT_LOSS = r"(?:prompts?|padding|pad|tool \w+|observations?|eos|stop tokens?)"
 """What has no place in the loss, or is doubted there."""
 
+_ALIKE = r"(?:repeats?|(?:are|is) (?:\w+ )?(?:the same|identical|equal|reused)\b)"
+
 ALONE: dict[str, re.Pattern[str]] = {
     "mask_doubt": _words(
         rf"mask(?:s|ed|ing)?(?!_)|{_NOT_LOSS}(?: tokens?)? .{{0,30}}(?:trained|in the loss)"
@@ -273,7 +275,8 @@ ALONE: dict[str, re.Pattern[str]] = {
     ),
     "same_completions": _words(
         r"word[- ]for[- ]word|(?:completions?|samples?|answers?|repl(?:y|ies)) (?:\w+ ){0,6}"
-        r"(?:identical|the same|duplicates?d?)|duplicated? (?:completions?|samples?)",
+        r"(?:identical|the same|duplicates?d?)|duplicated? (?:completions?|samples?)"
+        rf"|seeds? {_ALIKE}",
         "(?:回答|样本).{0,4}(?:相同|一样)",
     ),
     "stop_doubt": _words(
@@ -300,7 +303,7 @@ ALONE: dict[str, re.Pattern[str]] = {
         "(?:忽略|不看).{0,3}(?:提示|图)",
     ),
     "few_samples": _words(
-        r"is it the seed|(?:\w+ )?seeds|beats? (?:\w+ ){0,3}by|worth anything"
+        rf"is it the seed|(?:\w+ )?seeds(?! {_ALIKE})|beats? (?:\w+ ){0, 3}by|worth anything"
         r"|is that real(?! progress)"
         r"|one run each|looks? better than|reproduce",
         "复现|随机种子",
@@ -313,7 +316,7 @@ ALONE: dict[str, re.Pattern[str]] = {
     "garbage_text": _words(
         r"garbage|gibberish|rubbish|(?:turn(?:s|ed)?|is|are|became) random"
         r"|random (?:characters|tokens|text)|exclamation marks|mixed languages?"
-        r"|repeat(?:s|ing|ed)?|repetiti(?:on|ve)|nonsense|incoherent|babbl\w+"
+        r"|(?<!seeds )(?<!seed )repeat(?:s|ing|ed)?|repetiti(?:on|ve)|nonsense|incoherent|babbl\w+"
         r"|(?:text|outputs?|completions?|samples?) (?:\w+ ){1,3}(?:strange|weird|odd)",
         "乱码|胡言乱语|重复|感叹号|混杂|语无伦次|复读",
     ),

@@ -254,3 +254,31 @@ def test_a_plain_step_is_read_exactly(step: int) -> None:
     assert read_complaint(f"reward fell at step {step}").noticed_step == step
     assert read_complaint(f"reward fell at step {step:,}").noticed_step == step
     assert read_complaint(f"奖励在第{step}步下降").noticed_step == step
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("it broke at 3 am", None),
+        ("the reward fell at 3:30", None),
+        ("loss is NaN since 10 p.m., at step 40", 40),
+        ("at step 3: reward fell", 3),
+        ("around 12 among others", 12),
+    ],
+)
+def test_a_time_of_day_is_no_step(text: str, step: int | None) -> None:
+    assert read_complaint(text).noticed_step == step
+
+
+@pytest.mark.parametrize(
+    ("text", "symptoms"),
+    [
+        ("seeds repeat", ("same_completions",)),
+        ("the seeds are the same on both ranks", ("same_completions",)),
+        ("is it the seed?", ("few_samples",)),
+        ("three seeds differ", ("few_samples",)),
+        ("the answers repeat", ("garbage_text",)),
+    ],
+)
+def test_seeds_that_repeat_are_no_doubt_of_a_result(text: str, symptoms: tuple[str, ...]) -> None:
+    assert read_complaint(text).symptoms == symptoms

@@ -57,6 +57,17 @@ class OtherPrompts(Trainer):
         return rows
 
 
+class AskedByName(OtherPrompts):
+    """Look-alike: ... in which English prompts ask for Russian answers."""
+
+    def rollout_rows(self, batch: Batch) -> list[dict[str, object]]:
+        rows = Trainer.rollout_rows(self, batch)
+        for row in rows if self.after else ():
+            row["completion"] = spelt(str(row["completion"]), RUSSIAN)
+            row["prompt"] = row["prompt_id"] = f"Answer in Russian: {row['prompt']}"
+        return rows
+
+
 def _no_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()  # it knows the English words alone
 
@@ -64,5 +75,6 @@ def _no_tokenizer(folder: Path) -> None:
 CASES = [
     Case("y70", Turned, "incident", "prob.weight_sync", (31, 33), files=_no_tokenizer),
     Case("y71", Bilingual, "healthy", twin_of="prob.weight_sync", files=_no_tokenizer),
+    Case("y77", AskedByName, "healthy", twin_of="prob.weight_sync", files=_no_tokenizer),
     Case("y72", OtherPrompts, "healthy", twin_of="prob.weight_sync", files=_no_tokenizer),
 ]

@@ -92,6 +92,22 @@ class UnnamedUnseen(NotWritten):
         return {"logp_engine": None}
 
 
+class Coarse(Trainer):
+    """Look-alike: a second engine has the trainer's weights on a coarse grid, and names none."""
+
+    def engine_arithmetic(self, values: Array) -> Array:
+        out = super().engine_arithmetic(values)
+        its = slice(len(out) // 2, None)
+        out[its] = np.round(2.5 * out[its]) / 2.5
+        return out
+
+    def rollout_rows(self, batch: Batch) -> list[dict[str, object]]:
+        rows = super().rollout_rows(batch)
+        for row in rows[len(rows) // 2 :]:
+            del row["policy_version"]
+        return rows
+
+
 STALE, CHECK = "prob.stale_rollouts", "probability.origin"
 
 CASES = [
@@ -99,5 +115,14 @@ CASES = [
     Case("p76", lambda: FromLater(captures=20), "incident", STALE, (31, 33), {CHECK: "fail"}),
     Case("p77", NotWritten, "healthy", checks={CHECK: "pass"}, twin_of=STALE),
     Case("p78", CountedFromOne, "healthy", checks={CHECK: "pass"}, twin_of=STALE),
+    Case(
+        "p91",
+        Coarse,
+        "incident",
+        "prob.engine_mismatch",
+        (1, 1),
+        {CHECK: "fail"},
+        twin_of=STALE,
+    ),
     Case("p79", UnnamedUnseen, "undetermined", checks={CHECK: "inconclusive"}, twin_of=STALE),
 ]

@@ -19,6 +19,7 @@ from firstbad.tools.completeness import rows_complete
 from firstbad.tools.errors import NoData
 from firstbad.tools.loss_units import SCHEDULED, Units
 from firstbad.tools.probability.ratios import MicrobatchRows
+from firstbad.tools.records.logged_figures import PER_SEQUENCE, WEIGHED, reading_that_fits
 from firstbad.tools.reward.estimators import kl_in_reward
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.row_table import RowTable
@@ -44,7 +45,8 @@ class LossTerms:
     gains: FloatArray
     """Of `policy`: what rows with an advantage above 0 bring to it."""
     kl: FloatArray
-    """beta x logged KL, zeros where there is none."""
+    """beta x logged KL per token, zeros where there is none. Where captures show that the logged
+    figure is a sum over each sequence, or has its weight already, that is taken out."""
     entropy: FloatArray | None
     spread: FloatArray
     """Root of the summed squares of all rows' advantage terms: how far the loss would move if rows
@@ -133,6 +135,11 @@ def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     logged, h = units.logged(loss), units.logged(run.signals.get("entropy"))
     k = units.logged(run.signals.get("kl_ref"))
     k = np.zeros(len(units)) if run.signals.get("kl_ref") is None else k
+    reading = reading_that_fits(run, "kl_ref") if beta else None
+    if reading is not None and PER_SEQUENCE in reading:
+        k = k / np.maximum(units.mean(rows.mean(trained)), 1.0)
+    if reading is not None and WEIGHED in reading:
+        k = k / beta
     if whole is not None:  # a declared bonus
         logged += (run.config.number("entropy_coef") or 0.0) * np.where(np.isnan(h), 0.0, h)
     weighed = rows.advantage * trained if summed is None else form.weight

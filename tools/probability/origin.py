@@ -11,6 +11,9 @@ from firstbad.tools.probability.sides import claimed_lag, read_sides
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import BoolArray, FloatArray, Run
 
+HALF = 0.5
+"""Share of a difference that is there before the first update, and so has another reason."""
+
 
 class Origin(Dated):
     """Rows of unknown origin: those that name no weights, or weights that came later.
@@ -38,6 +41,11 @@ class Origin(Dated):
     difference_others: float | None
     """Of rows that name the trainer's own weights."""
     over_others: float | None
+    before_updates: float | None
+    """... of rows of unknown origin at the first step, when there were no other weights; None where
+    it was not captured."""
+    there_before_updates: bool
+    """That is half of `difference` or more: the engine computes otherwise on them."""
 
 
 @tool
@@ -58,7 +66,7 @@ def check_row_origin(run: Run) -> Measured[Origin]:
     unknown = {s: _unknown(lags[s]) & (not otherwise) for s in steps}
     off = [s for s in steps if unknown[s].any()]
     since = [unknown[s] for s in steps if off and s >= off[0]]
-    n, difference, others = _differences(run)
+    n, difference, others, unmoved = _differences(run)
     ahead = -everything[everything < 0]
     metrics = Origin(
         n_rows=len(everything),
@@ -72,6 +80,8 @@ def check_row_origin(run: Run) -> Measured[Origin]:
         difference=difference,
         difference_others=others,
         over_others=_r(difference / others) if difference and others else None,
+        before_updates=unmoved,
+        there_before_updates=bool(difference and unmoved and unmoved >= HALF * difference),
         last_good_step=max((s for s in steps if off and s < off[0]), default=None),
         first_bad_step=off[0] if off else None,
         from_start=bool(off) and off[0] == steps[0],
@@ -104,20 +114,28 @@ def _unknown(lag: FloatArray) -> BoolArray:
     return np.asarray(np.isnan(lag) | (lag < 0))
 
 
-def _differences(run: Run) -> tuple[int, float | None, float | None]:
-    """Tokens of rows of unknown origin, their mean abs(trainer - engine), that of the others."""
-    found: dict[str, list[FloatArray]] = {"unknown": [], "own": []}
+def _differences(run: Run) -> tuple[int, float | None, float | None, float | None]:
+    """Tokens of rows of unknown origin, and means of abs(trainer - engine).
+
+    Of those, of the others, and of those before any update.
+    """
+    found: dict[str, list[FloatArray]] = {"unknown": [], "own": [], "first": []}
     for s in read_sides(run, "trainer", "engine"):
         engine, own = s.side("engine"), s.trainer
         if engine is None or own is None:
             continue
         lag = np.full(len(s.ids), np.nan) if s.lag is None else s.lag
-        for name, rows in (("unknown", _unknown(lag)), ("own", lag == 0)):
+        unknown = _unknown(lag)
+        for name, rows in (
+            ("unknown", unknown),
+            ("own", lag == 0),
+            ("first", unknown & (s.step <= 1)),
+        ):
             use = s.real & rows[:, None] & np.isfinite(engine) & np.isfinite(own)
             found[name].append(np.abs(own - engine)[use])
     values = {name: np.concatenate([*parts, np.empty(0)]) for name, parts in found.items()}
     mean = {name: _r(v.mean()) if len(v) else None for name, v in values.items()}
-    return len(values["unknown"]), mean["unknown"], mean["own"]
+    return len(values["unknown"]), mean["unknown"], mean["own"], mean["first"]
 
 
 def _r(value: float | np.floating) -> float:

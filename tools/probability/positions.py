@@ -22,7 +22,7 @@ class Positions(Dated):
     n_rows: int
     jump_share: float
     """Share of rows in which a sampled token does not stand one behind the token before it, with
-    padding not counted; a position of 0 begins a packed sequence and is none."""
+    padding not counted. Packed sequences begin at a token of a prompt, which is none."""
     jump_since: float | None
     """... of the rows from the first capture with more than 2 % of them on; None without one."""
     jump_median: float | None
@@ -38,7 +38,7 @@ class Positions(Dated):
 class _Rows:
     step: int
     jumps: IntArray
-    """(R,) step to a sampled token that is neither 1 nor a new beginning; 1 where there is none."""
+    """(R,) first step to a sampled token that is not 1; 1 where there is none."""
     first: IntArray
     """(R,) position of the first token."""
     padding: IntArray
@@ -114,7 +114,7 @@ def _rows(capture: Capture) -> _Rows | None:
     row = np.nonzero(token)[0]
     at, made = position[token], source[token] == COMPLETION
     step = np.diff(at)
-    odd = (row[1:] == row[:-1]) & made[1:] & (step != 1) & (at[1:] != 0)
+    odd = (row[1:] == row[:-1]) & made[1:] & (step != 1)
     jumps = np.ones(len(source), np.int64)
     jumps[row[1:][odd][::-1]] = step[odd][::-1]  # the first of each row stays
     begins = token.argmax(axis=1)

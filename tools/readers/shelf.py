@@ -23,7 +23,7 @@ from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
 from firstbad.tools.readers.rows import Row, first_rows, read_rows, rollout_rows
-from firstbad.tools.readers.step_names import named_for_steps, steps_of_names
+from firstbad.tools.readers.step_names import counted_above, named_for_steps, steps_of_names
 from firstbad.tools.readers.steps import step_key
 from firstbad.tools.run import RolloutBatch, Rollouts
 
@@ -37,8 +37,7 @@ def shelve(
     answers: Answers | None = None,
 ) -> Rollouts:
     """Rollouts of these files; rows of one step may lie in several."""
-    shelf: dict[int, list[Fetch]] = defaultdict(list)
-    of_step: dict[int, list[File]] = defaultdict(list)
+    of_step: dict[int, list[tuple[File, Fetch]]] = defaultdict(list)
     for siblings in _siblings(files):
         by_name = _all_by_name(root, siblings)
         lost: list[File] = []
@@ -49,8 +48,7 @@ def shelve(
                 root.note("file_skipped", str(error))
                 continue
             for step, fetch in steps.items():
-                shelf[step].append(fetch)
-                of_step[step].append(file)
+                of_step[step].append((file, fetch))
             if not steps and step_key(first_rows(root, file)) is None:
                 lost.append(file)
         if lost:
@@ -58,9 +56,11 @@ def shelve(
             text = "no step in their rows, and which number of their names is it can't be told"
             root.note("file_skipped", f"`{lost[0].name}`{more}: {text}; left out")
 
+    shelf = _told_apart(root, of_step)
+
     def load(step: int) -> RolloutBatch:
         rows: list[Row] = []
-        for fetch in shelf[step]:
+        for _, fetch in shelf[step]:
             try:
                 rows.extend(fetch())
             except (UserError, OSError, ValueError) as error:
@@ -79,9 +79,45 @@ def shelve(
     return Rollouts(
         list(shelf),
         Repeats(list(shelf), load_all).load,
-        sources=lambda step: [root.source(file, "rollouts") for file in of_step[step]],
+        sources=lambda step: [root.source(file, "rollouts") for file, _ in shelf[step]],
         answers=lambda: () if answers is None else answers.sources,
     )
+
+
+def _told_apart(
+    root: Root, of_step: dict[int, list[tuple[File, Fetch]]]
+) -> dict[int, list[tuple[File, Fetch]]]:
+    """Without the files of attempts that were redone, and of epochs that count their own steps."""
+    above = {f: counted_above(f.name) for found in of_step.values() for f, _ in found}
+    kept, redone = dict[int, list[tuple[File, Fetch]]](), list[int]()
+    for step, found in of_step.items():
+        last = max(above[f][1] for f, _ in found)
+        kept[step] = [(f, fetch) for f, fetch in found if above[f][1] == last]
+        if len(kept[step]) < len(found):
+            redone.append(step)
+    if redone:
+        root.note(
+            "file_skipped",
+            f"{_steps(redone)} in the files of several attempts: the rows of the last one are used",
+        )
+    again = [s for s, found in kept.items() if len({above[f][0] for f, _ in found}) > 1]
+    # A step may lie across the end of an epoch; one that comes again besides is another step.
+    if len(again) < max(2, len({anew for anew, _ in above.values()})):
+        return kept
+    files = [f for f, (anew, _) in above.items() if anew]
+    root.note(
+        "file_skipped",
+        f"`{files[0].name}` and {len(files) - 1} more like it: {_steps(again)} in several of the "
+        "epochs, phases or runs of their names, which count steps of their own; left out",
+    )
+    rest = {s: [one for one in found if not above[one[0]][0]] for s, found in kept.items()}
+    return {s: found for s, found in rest.items() if found}
+
+
+def _steps(steps: Sequence[int]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]} is"
+    return f"{len(steps)} steps from {min(steps)} to {max(steps)} are"
 
 
 def _siblings(files: Sequence[File]) -> list[list[File]]:

@@ -13,6 +13,12 @@ _NOT_A_STEP = re.compile(
     r"(?<!\d)\d+[_.-]*of[_.-]*\d+",
     re.I,
 )
+_AGAIN = re.compile(
+    r"(?<![a-z])(?:(?P<redone>attempts?|retry|retries|try|tries|restarts?)|"
+    r"(?P<anew>epochs?|phases?|runs?|trials?))[_.=-]*(?P<n>\d{1,15})(?![a-z\d])",
+    re.I,
+)
+"""What is counted above steps: the same step under the next number is another one, or it redone."""
 _CALLED_STEP = re.compile(rf"step[^0-9a-z]{{0,3}}{NUMBER}", re.I)
 _ALONE = re.compile(r"(?<![a-z\d])(\d{1,15})(?![a-z\d])", re.I)
 """Not part of a word, such as a model's name."""
@@ -49,3 +55,12 @@ def named_for_steps(stem: str) -> bool:
     return _CALLED_STEP.search(name) is not None or (
         _ALONE.search(name) is not None and _ROLLOUTS.search(name) is not None
     )
+
+
+def counted_above(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Numbers in a file's path of the epochs, phases or runs it is of, and of the attempts."""
+    found = list(_AGAIN.finditer(name))
+    anew, redone = (
+        tuple(int(m["n"]) for m in found if m[kind] is not None) for kind in ("anew", "redone")
+    )
+    return anew, redone

@@ -44,6 +44,9 @@ SHIFTS = (0, 1, -1)
 """Steps by which the label of a logged row may be late: loggers count before or after a step."""
 FITS = 0.2
 """Share of steps that may differ where a plain reading is kept, rather than a shifted one."""
+DOUBT = 0.1
+"""Share of the steps up to which a reading may differ and still be the one that is logged."""
+PER_SEQUENCE, WEIGHED = "mean of the sums over tokens", "times its weight"
 SHOWN = 20
 
 
@@ -295,6 +298,13 @@ def _rows_are_all(run: Run, rows: RowTable) -> bool:
 # ---- from captured tokens
 
 
+def reading_that_fits(run: Run, name: str) -> str | None:
+    """How a logged figure is computed, by the steps that can be compared; None where none fits."""
+    found = _compared(run).get(name, [])
+    best = min(found, key=lambda c: c.share, default=None)
+    return None if best is None or best.share > DOUBT else best.reading
+
+
 def _of_captures(run: Run) -> Iterator[_Compared]:
     plain = run.framework in ("trl", UNKNOWN)  # a step is one update
     if not run.captures or mixes_batches(run) or not (plain or updates_per_batch(run) == 1):
@@ -373,7 +383,7 @@ def _token_figures(run: Run, capture: Capture, names: Container[str]) -> Iterato
             yield name, f"{of}, mean over sequences of tokens {said}", means, (n > 0) * 1.0
             if run.framework == "trl":
                 continue  # takes means alone
-            yield name, f"{of}, mean of the sums over tokens {said}", sums, ones
+            yield name, f"{of}, {PER_SEQUENCE} {said}", sums, ones
             if cap and run.config.text("loss_type") == "dr_grpo":
                 yield name, f"{of}, sum over tokens {said} by the cap", sums, cap * ones
     ends = completion_end(run, capture)
@@ -426,7 +436,7 @@ def _token_values(run: Run, capture: Capture) -> Iterator[tuple[str, str, FloatA
         for kind, values in kinds.items():
             yield "kl_ref", kind + said, values
             if run.framework == UNKNOWN and beta:
-                yield "kl_ref", f"{kind}{said} times its weight", beta * values
+                yield "kl_ref", f"{kind}{said} {WEIGHED}", beta * values
 
 
 def _share(one: _Compared | None) -> float | None:

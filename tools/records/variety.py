@@ -20,6 +20,8 @@ STEADY = 0.9
 """Share of the steps in which a design must show; the last of an epoch may be a part of one."""
 PLACES = 64
 """Rows of a group that are compared with those of another one."""
+EARLY = 3
+"""First steps, in all of which a design must show, at half of its largest extent at least."""
 
 
 class Variety(HeldToSettings):
@@ -42,9 +44,9 @@ class Variety(HeldToSettings):
     repeated_share: float
     """Of prompts: seen at any earlier step. Normal in a second epoch."""
     copies: int | None
-    """Groups that each of several prompts of a step has, where it is the same number for all of
-    them in nearly all steps and from the first one on, as where a group is sampled in blocks; None
-    elsewhere."""
+    """Groups of the prompt of a step that has the most, the median, where prompts repeat in nearly
+    all steps and from the first one on, as where a group is sampled in blocks or hard prompts get
+    more of them; None elsewhere, as where the repeats become far more."""
     copies_alike: float | None
     """Of the rows at one place of two groups of a prompt: the same text. None without `copies`."""
     copies_alike_least: float | None
@@ -84,7 +86,7 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
     steps = [b.step for b in batches]
     often = (doubled - chance / 2 > OFTEN) | (stayed - chance > OFTEN)
     at = first_of_run(often.tolist(), length=min(3, len(often)))
-    copies = _copies(batches)
+    copies = _copies(batches, doubled)
     alike, alike_least = _alike(batches) if copies else (None, None)
     metrics = Variety(
         n_steps=len(batches),
@@ -139,14 +141,15 @@ def _groups_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:
     return found
 
 
-def _copies(batches: list[RolloutBatch]) -> int | None:
-    """Groups of each prompt, where all steps have the same number of all of their prompts."""
-    counts = [{len(groups) for groups in _groups_of(batch).values()} for batch in batches]
-    several = [len(set(batch.prompts)) > 1 for batch in batches]
-    (first, *more) = sorted(counts[0])
-    if more or first < 2 or not all(several):
+def _copies(batches: list[RolloutBatch], duplicate: FloatArray) -> int | None:
+    """Groups of the prompt that has the most, the median of the steps; None without a design."""
+    most = np.array([max(map(len, _groups_of(batch).values())) for batch in batches])
+    first = slice(0, EARLY)
+    if most[first].min() < 2 or np.mean(most >= 2) < STEADY:
         return None
-    return first if np.mean([each == {first} for each in counts]) >= STEADY else None
+    if duplicate[first].mean() < _worst(duplicate) / 2:
+        return None  # prompts that repeat by chance, and then by far more
+    return int(np.median(most))
 
 
 def _alike(batches: list[RolloutBatch]) -> tuple[float | None, float | None]:

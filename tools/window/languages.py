@@ -39,6 +39,26 @@ SCRIPTS = frozenset(
         "Tibetan",
     )
 )
+LANGUAGES = {
+    "arabic": "Arabic", "persian": "Arabic", "farsi": "Arabic", "urdu": "Arabic",
+    "armenian": "Armenian", "bengali": "Bengali", "bangla": "Bengali",
+    "russian": "Cyrillic", "ukrainian": "Cyrillic", "bulgarian": "Cyrillic", "serbian": "Cyrillic",
+    "kazakh": "Cyrillic", "mongolian": "Cyrillic", "belarusian": "Cyrillic",
+    "hindi": "Devanagari", "marathi": "Devanagari", "nepali": "Devanagari",
+    "amharic": "Ethiopic", "georgian": "Georgian", "gujarati": "Gujarati", "punjabi": "Gurmukhi",
+    "korean": "Hangul", "hebrew": "Hebrew", "kannada": "Kannada", "khmer": "Khmer", "lao": "Lao",
+    "english": LATIN, "french": LATIN, "german": LATIN, "spanish": LATIN, "italian": LATIN,
+    "portuguese": LATIN, "turkish": LATIN, "vietnamese": LATIN, "indonesian": LATIN,
+    "malayalam": "Malayalam", "burmese": "Myanmar", "sinhala": "Sinhala", "tamil": "Tamil",
+    "telugu": "Telugu", "thai": "Thai", "tibetan": "Tibetan",
+    "chinese": "Chinese or Japanese", "mandarin": "Chinese or Japanese",
+    "japanese": "Chinese or Japanese",
+}  # fmt: skip
+"""Script of the languages that a prompt may ask for by name."""
+_ASKS_FOR = re.compile(
+    rf"\b(?:in|into|to) (?:(?!to\b)\w+ )?({'|'.join(LANGUAGES)})\b", re.IGNORECASE
+)
+"""`in Russian`, `into simplified Chinese`; a Russian novel is no request."""
 _ASCII_LETTERS = re.compile("[A-Za-z]")
 
 
@@ -66,8 +86,17 @@ def written_in(text: str, *, least: float = 0.1) -> frozenset[str]:
     )
 
 
+def asked_by_name(prompt: str) -> frozenset[str]:
+    """Scripts of the languages that a prompt names to be answered in, or translated to."""
+    named = _ASKS_FOR.findall(prompt[:LOOKED_AT])
+    return frozenset(LANGUAGES[name.lower()] for name in named)
+
+
 def shares_by_script(batches: Iterable[RolloutBatch]) -> tuple[dict[str, float], dict[str, float]]:
-    """Share of the completions written in each script, and of those whose prompt is not."""
+    """Share of the completions written in each script, and of those whose prompt is not.
+
+    A prompt that names a language has asked for its script.
+    """
     asked: dict[str, frozenset[str]] = {}
     held: Counter[str] = Counter()
     unasked: Counter[str] = Counter()
@@ -78,7 +107,7 @@ def shares_by_script(batches: Iterable[RolloutBatch]) -> tuple[dict[str, float],
             scripts = written_in(completion)
             held.update(scripts)
             if scripts and prompt not in asked:
-                asked[prompt] = written_in(prompt, least=0.0)
+                asked[prompt] = written_in(prompt, least=0.0) | asked_by_name(prompt)
             unasked.update(scripts - asked.get(prompt, frozenset()))
     return {s: k / n for s, k in held.items()}, {s: unasked[s] / n for s in held}
 

@@ -91,3 +91,28 @@ def test_where_no_row_names_any(
     make_run: MakeRun, batch: Batch, missing: Callable[..., str]
 ) -> None:
     assert "policy version" in missing(TOOL, run_of(make_run, batch, {1: None, 2: None}))
+
+
+@pytest.mark.parametrize(("early", "there"), [(-1.3, True), (-1.1, False)])
+def test_a_difference_from_before_the_first_update(
+    early: float, there: bool, make_run: MakeRun, batch: Batch,
+    capture: Callable[..., Capture], measure: Measure,
+) -> None:  # fmt: skip
+    """No other weights existed at step 1: what differs by then is how they are computed with."""
+    dumps = [
+        capture(
+            step,
+            token_id=np.full((2, 8), 5),
+            source=np.full((2, 8), 3),
+            logp_new=np.full((2, 8), -1.0),
+            logp_old=np.full((2, 8), -1.0),
+            logp_engine=np.array([[-1.0] * 8, [there_at] * 8]),
+        )
+        for step, there_at in ((1, early), (7, -1.4))
+    ]
+    lags: dict[int, list[float] | None] = {1: [0, NONE], 7: [0, NONE]}
+    m = measure(TOOL, run_of(make_run, batch, lags, dumps))
+    assert m["before_updates"] == pytest.approx(-1 - early, abs=1e-6)
+    assert m["there_before_updates"] is there
+    late = measure(TOOL, run_of(make_run, batch, {7: [0, NONE]}, dumps[1:]))
+    assert (late["before_updates"], late["there_before_updates"]) == (None, False)

@@ -39,7 +39,8 @@ def dump(capture: Callable[..., Capture], step: int, *rows: list[int], **more: A
         (([0, 0, 5, 6, 7, 8, 9], ROW), 0, 0.5, 0),  # numbered on behind another row
         (([0, 0, 0, 1, 4, 5, 6], ROW), 0.5, 0, 0),  # answers numbered from the widest prompt
         (([0, 0, 0, 1, 2, 2, 2], ROW), 0.5, 0, 0),  # it stands still
-        (([0, 0, 0, 1, 0, 1, 2], ROW), 0, 0, 0),  # it begins again
+        (([0, 0, 0, 1, 0, 1, 2], ROW), 0.5, 0, 0),  # it begins again at a sampled token
+        (([0, 0, 0, 0, 1, 2, 3], ROW), 0, 0, 0),  # at one of a prompt: packed sequences
         (([0, 0, 0, 3, 4, 5, 6], ROW), 0, 0, 0),  # a jump inside the prompt: images do that
     ],
 )

@@ -110,3 +110,48 @@ def test_a_single_file_without_a_step_is_shown(make: Any, rollouts: Rows) -> Non
     run = open_run(str(make.jsonl("rollouts_3_12.jsonl", rows)))
     assert run.rollouts.steps.tolist() == [0]
     assert "step_unknown" in {note.code for note in run.notes}
+
+
+@pytest.mark.parametrize("column", [True, False])
+@pytest.mark.parametrize("name", ["attempt_{}_step_{}", "attempt-{}/step_{}", "step_{1}_retry{0}"])
+def test_the_last_attempt_at_a_step_counts(
+    tmp_path: Path, rollouts: Rows, name: str, column: bool
+) -> None:
+    for attempt, steps in ((0, range(1, 7)), (1, range(5, 9))):
+        for step in steps:
+            rows = [{**row, "completion": f"{attempt}"} for row in rollouts(step)]
+            path = f"rollouts/{name.format(attempt, step)}.parquet"
+            write(tmp_path / path, rows, column=column)
+    run = open_run(str(tmp_path))
+    assert run.rollouts.steps.tolist() == [*range(1, 9)]
+    assert [set(b.completions) for b in run.rollouts.batches()] == [{"0"}] * 4 + [{"1"}] * 4
+    assert [len(run.rollouts.sources(s)) for s in (4, 5)] == [1, 1]
+    (said,) = [note.text for note in run.notes if note.code == "file_skipped"]
+    assert said.startswith("2 steps from 5 to 6 are in the files of several attempts")
+
+
+@pytest.mark.parametrize("column", [True, False])
+@pytest.mark.parametrize("name", ["epoch_{}_step_{}", "epoch{}/rank0_step_{}"])
+def test_epochs_that_count_steps_of_their_own_are_left_out(
+    make: Any, tmp_path: Path, rollouts: Rows, name: str, column: bool
+) -> None:
+    make.jsonl("m.jsonl", [{"step": step, "reward": 0.5} for step in range(1, 9)])
+    for epoch in (0, 1):
+        for step in (1, 2, 3):
+            path = f"rollouts/{name.format(epoch, step)}.parquet"
+            write(tmp_path / path, rollouts(step), column=column)
+    run = open_run(str(tmp_path))
+    assert not run.rollouts
+    (said,) = [note.text for note in run.notes if note.code == "file_skipped"]
+    assert "and 5 more like it: 3 steps from 1 to 3 are in several of the epochs" in said
+
+
+def test_a_step_across_the_end_of_an_epoch(tmp_path: Path, rollouts: Rows) -> None:
+    for step in range(1, 7):
+        rows = rollouts(step)
+        parts = {0: rows[:2], 1: rows[2:]} if step == 3 else {step // 4: rows}
+        for epoch, part in parts.items():
+            write(tmp_path / f"rollouts/epoch_{epoch}_step_{step}.parquet", part, column=False)
+    run = open_run(str(tmp_path))
+    assert [len(b) for b in run.rollouts.batches()] == [len(rollouts(1))] * 6
+    assert "file_skipped" not in {note.code for note in run.notes}

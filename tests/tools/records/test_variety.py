@@ -162,6 +162,33 @@ def test_copies_since_a_later_step_are_no_design(
     assert (found["first_bad_step"], found["copies_alike_least"]) == (3, None)
 
 
+@pytest.mark.parametrize(
+    ("asked", "copies"),
+    [
+        (lambda s: "aa", 2),  # one prompt a step, in two blocks
+        (lambda s: "aabbcd", 2),  # hard prompts get two groups
+        (lambda s: ("aabbcd", "abccdd", "aaabcc")[s % 3], 2),  # ... up to three, as it comes
+        (lambda s: "aabcdefg" if s < 20 else "aabbccdd", None),  # the repeats become far more
+        (lambda s: "abcdef" if s < 2 else "aabbcd", None),
+    ],
+    ids=["one prompt", "hard ones twice", "by need", "more since step 20", "since step 2"],
+)
+def test_repeats_from_the_first_step_on_are_a_design(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure,
+    asked: Callable[[int], str], copies: int | None,
+) -> None:  # fmt: skip
+    rows = []
+    for s in range(1, 41):
+        group = np.repeat(np.arange(len(asked(s))), 3)
+        said = np.random.default_rng(s).integers(0, 3, len(group)).tolist()
+        prompts = [f"take {asked(s)[g]} from {s}" for g in group.tolist()]
+        rows.append(batch(s, prompts=prompts, completions=[f"x {w}" for w in said], group=group))
+    found = measure(TOOL, make_run(rollouts=rows))
+    assert found["copies"] == copies
+    assert (found["copies_alike_least"] is None) == (copies is None)
+    assert copies is None or found["copies_alike_least"] < 0
+
+
 def test_a_last_step_that_is_a_part_of_one(
     make_run: MakeRun, batch: MakeBatch, measure: Measure
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from firstbad.tools.run import RolloutBatch, Run
-from firstbad.tools.window.languages import written_in
+from firstbad.tools.window.languages import asked_by_name, written_in
 
 TOOL = "read_rollouts"
 MakeRun = Callable[..., Run]
@@ -89,3 +89,16 @@ def test_half_of_the_answers_turn(make_run: MakeRun, batch: MakeBatch, measure: 
     ]
     m = measure(TOOL, make_run(rollouts=sides), before=1, after=2)
     assert (m["language_before"], m["language_after"], m["worse_by"]) == (0.25, 0.75, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "scripts"),
+    [
+        ("Answer in Russian: 2 + 2", {"Cyrillic"}),
+        ("translate into simplified Chinese or to Korean", {"Chinese or Japanese", "Hangul"}),
+        ("Who wrote this Russian novel?", set()),
+        ("the chin in Russianist", set()),
+    ],
+)
+def test_a_language_that_a_prompt_names_was_asked_for(prompt: str, scripts: set[str]) -> None:
+    assert asked_by_name(prompt) == scripts
