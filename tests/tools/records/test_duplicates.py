@@ -54,26 +54,18 @@ def test_two_greedy_rows_of_each_group(make_run: MakeRun, batch: Batch, measure:
     assert (found["pair_rate_worst"], found["places_share"]) == (1.0, 0.25)
 
 
-def test_equal_seeds_from_the_middle_on_are_counted_from_there(
-    make_run: MakeRun, batch: Batch, measure: Measure
+@pytest.mark.parametrize("onset", [7, 31])
+def test_seeds_that_become_equal_are_dated_and_counted_from_there(
+    make_run: MakeRun, batch: Batch, measure: Measure, onset: int
 ) -> None:
     fresh = [[said(f"{i}{c}") for c in "bdac"] for i in range(6)]
     equal = [[said(f"{i}{c}") for c in "baba"] for i in range(6)]
-    rollouts = [drawn(batch, s, fresh if s < 31 else equal) for s in range(1, 60)]
+    rollouts = [drawn(batch, s, fresh if s < onset else equal) for s in range(1, 60)]
     found = measure(TOOL, make_run(rollouts=rollouts))
-    assert (found["pair_rate_worst"], found["pair_rate_rest"]) == (1.0, 0.0)
-    assert (found["first_bad_step"], found["places_share"]) == (31, 1.0)
-
-
-def test_seeds_that_become_equal_are_dated(
-    make_run: MakeRun, batch: Batch, measure: Measure
-) -> None:
-    fresh = [[said(f"{i}{c}") for c in "bdac"] for i in range(6)]
-    equal = [[said(f"{i}{c}") for c in "baba"] for i in range(6)]
-    rollouts = [drawn(batch, s, fresh if s < 7 else equal) for s in range(1, 60)]
-    found = measure(TOOL, make_run(rollouts=rollouts))
-    assert (found["last_good_step"], found["first_bad_step"]) == (6, 7)
+    assert (found["last_good_step"], found["first_bad_step"]) == (onset - 1, onset)
     assert found["places_alike"] == 2
+    assert (found["pair_rate_worst"], found["pair_rate_rest"]) == (1.0, 0.0)
+    assert found["places_share"] == 1.0
 
 
 @pytest.mark.parametrize("n_words", [2, 5, 40])
