@@ -129,3 +129,10 @@ def test_evaluations_are_answered_with_what_is_logged(
     answer = next(a for a in told(run, "evals drop").answers if "evaluations fall" in a)
     assert f"is 1 at step 20, 1.2 at step 60 at best, and {last} at step 80" in answer
     assert ("It is not so" in answer) is (holds is not None)
+
+
+@pytest.mark.parametrize("when", ["since the beginning", "at step 1", "at step 40", "at step 9000"])
+def test_no_answer_speaks_of_a_number_that_is_not_there(run: Path, when: str) -> None:
+    found = told(run, f"entropy falls and KL rises and the reward has spikes {when}")
+    assert found.answers
+    assert [answer for answer in found.answers if "unknown" in answer] == []
