@@ -132,7 +132,10 @@ def test_evaluations_are_answered_with_what_is_logged(
 
 
 @pytest.mark.parametrize("when", ["since the beginning", "at step 1", "at step 40", "at step 9000"])
-def test_no_answer_speaks_of_a_number_that_is_not_there(run: Path, when: str) -> None:
+def test_no_answer_speaks_of_a_number_that_is_not_there(
+    repo: Path, tmp_path: Path, when: str
+) -> None:
+    run = Path(shutil.copytree(repo / "agent" / "demo_runs" / "heron", tmp_path / "run"))
     found = told(run, f"entropy falls and KL rises and the reward has spikes {when}")
     assert found.answers
     assert [answer for answer in found.answers if "unknown" in answer] == []
