@@ -72,10 +72,14 @@ def test_a_lost_template_and_whom_it_was_lost_for(
     assert verdict_of("chat_template", found)[:2] == ("fail", cause)
 
 
+PLACES = {"pair_rate_worst": 1.0, "pair_rate_rest": 0.0, "excess_z": 30.0}
+
+
 @pytest.mark.parametrize(
     ("figures", "surprise", "outcome"),
     [
-        ({"pair_rate_worst": 1.0, "pair_rate_rest": 0.0, "excess_z": 30.0}, None, "fail"),
+        ({**PLACES, "places_share": 1.0}, None, "fail"),
+        ({**PLACES, "places_share": 0.25}, None, "pass"),  # two greedy rows of each eight
         ({"pair_rate_worst": 1.0, "pair_rate_rest": 0.8, "excess_z": 9.0}, None, "pass"),
         ({"pair_rate_worst": 0.5, "pair_rate_rest": 0.2, "excess_z": 9.0}, None, "pass"),
         ({"captured_excess": 0.9, "captured_z": 20.0}, 0.01, "fail"),

@@ -32,4 +32,4 @@ def test_updates_that_the_scaler_skipped_are_noted(
     name: str, told: bool, verdict_of: VerdictOf
 ) -> None:
     notes = verdict_of(f"synthetic/{name}").notes
-    assert any(note.startswith("The loss scale goes from") for note in notes) is told
+    assert any("the loss scale goes from" in note for note in notes) is told

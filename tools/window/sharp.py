@@ -103,7 +103,8 @@ def _sharpest(signal: Signal) -> tuple[int, float, float, float] | None:
     distances = np.abs(values - levels)
     least = SCATTER * float(np.median(distances)) / 2
     scatters = np.array([max(_scatter(near), least) for near in around])
-    sizes = np.where(distances > 0, distances / np.maximum(scatters, distances / LARGEST), 0.0)
+    scatters = np.maximum(scatters, distances / LARGEST)  # 0 where all values are the same
+    sizes = np.divide(distances, scatters, out=np.zeros(len(values)), where=distances > 0)
     i = int(np.argmax(sizes))
     return (
         int(steps[i]),
