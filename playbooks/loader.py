@@ -77,7 +77,7 @@ def load(name_or_path: str = "crash") -> Loaded:
         raise UserError(
             f"no playbook `{name_or_path}`: expected a file, or one of {', '.join(shipped())}"
         ) from error
-    playbook = parse(raw, path)
+    playbook = parse(raw, path, shipped=name_or_path in shipped())
     problems = list(lint(playbook))
     if problems:
         raise UserError(f"{path}: " + "\n  ".join(problems))
@@ -87,13 +87,13 @@ def load(name_or_path: str = "crash") -> Loaded:
     return Loaded(playbook, ref, path)
 
 
-def parse(raw: bytes, path: str) -> Playbook:
-    """Read a playbook's YAML.
+def parse(raw: bytes, path: str, *, shipped: bool = False) -> Playbook:
+    """Read a playbook's YAML; one that is `shipped` with this package is parsed once.
 
     Raises:
         UserError: not YAML, or not of the form of `firstbad.playbooks.model`.
     """
-    return read_strict(raw, path, Playbook)
+    return read_strict(raw, path, Playbook, shipped=shipped)
 
 
 Aliases = dict[str, Tool | None]

@@ -37,6 +37,8 @@ LEVELS = 8
 """Most values of a part whose largest may stand for a right answer."""
 COMMON = 0.02
 """Share of the earliest rows that a value must have to be one of them."""
+ALIKE_STEPS = 100
+"""About how many steps, spread over the run, tell ways apart that agree on the earliest rows."""
 CUTS = 40
 """Most thresholds tried on the scores of the user's judge."""
 
@@ -253,7 +255,8 @@ def _of_alike(run: Run, batches: list[RolloutBatch], alike: list[Judge]) -> Judg
 
     It must find about as many right answers as any other, or it may be blind where a verifier is.
     """
-    rows = [judge_rows(run, batches, judge) for judge in alike]
+    some = batches[:: max(1, len(batches) // ALIKE_STEPS)]
+    rows = [judge_rows(run, some, judge) for judge in alike]
     most = max(float(r.right.mean()) for r in rows)
     for judge, judged in zip(alike, rows, strict=True):
         agrees = float((judged.right == judged.scored).mean()) >= CALIBRATED

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from firstbad.tools.compiled import keep, kept
 from firstbad.tools.errors import UserError
 
 M = TypeVar("M", bound=BaseModel)
@@ -53,8 +55,8 @@ def _once() -> Any:
     return Once
 
 
-def read_strict(raw: bytes, path: str, kind: type[M]) -> M:
-    """Read a file as one record.
+def read_strict(raw: bytes, path: str, kind: type[M], *, shipped: bool = False) -> M:
+    """Read a file as one record; one that is `shipped` with this package is parsed once.
 
     Raises:
         UserError: not YAML, or not of that form; the text lists every problem with its place.
@@ -62,7 +64,12 @@ def read_strict(raw: bytes, path: str, kind: type[M]) -> M:
     import yaml
 
     try:
-        return kind.model_validate(yaml.load(raw, Loader=_once()))
+        found = kept(Path(path), raw) if shipped else None
+        if found is None:
+            found = yaml.load(raw, Loader=_once())
+            if shipped:
+                keep(Path(path), raw, found)
+        return kind.model_validate(found)
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from error
     except ValidationError as error:

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from firstbad.agent.memo.compiled_templates import CompiledTemplates
 from firstbad.agent.memo.glossary import words_used
 from firstbad.agent.memo.head import FirstPage, first_page
 from firstbad.agent.memo.plots import LEAD, build_plots
@@ -106,16 +107,16 @@ def _window(verdict: Verdict, evidence: Mapping[str, Evidence]) -> str:
 @cache
 def environments() -> tuple[Environment, Environment]:
     """Jinja for HTML and for Markdown: in both, what is not marked as safe is escaped."""
+    form = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     settings: dict[str, Any] = {
+        **form,
         "loader": PackageLoader("firstbad.agent.memo", "templates"),
         "undefined": StrictUndefined,
         "optimized": False,  # folding constants would take longer than it saves: used once
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-        "keep_trailing_newline": True,
     }
     page = Environment(
         autoescape=True,
+        bytecode_cache=CompiledTemplates(("html", form)),
         finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
         **settings,
     )
@@ -123,6 +124,7 @@ def environments() -> tuple[Environment, Environment]:
     page.filters.update(rich=rich, code=code_html)
     text = Environment(
         autoescape=False,
+        bytecode_cache=CompiledTemplates(("markdown", form)),
         finalize=lambda value: value if isinstance(value, Md) else markdown(str(value)),
         **settings,
     )

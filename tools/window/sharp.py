@@ -96,13 +96,12 @@ def _sharpest(signal: Signal) -> tuple[int, float, float, float] | None:
     steps, values = signal.steps[finite], signal.values[finite]
     if len(values) < FEWEST:
         return None
-    around = [
-        np.delete(values[max(0, i - SIDE) : i + SIDE + 1], min(i, SIDE)) for i in range(len(values))
-    ]
-    levels = np.array([np.median(near) for near in around])
+    around = _around(values)
+    levels = np.nanmedian(around, axis=1)
     distances = np.abs(values - levels)
     least = SCATTER * float(np.median(distances)) / 2
-    scatters = np.array([max(_scatter(near), least) for near in around])
+    scatters = SCATTER * np.nanmedian(np.abs(around - levels[:, None]), axis=1)
+    scatters = np.maximum(scatters, least)
     scatters = np.maximum(scatters, distances / LARGEST)  # 0 where all values are the same
     sizes = np.divide(distances, scatters, out=np.zeros(len(values)), where=distances > 0)
     i = int(np.argmax(sizes))
@@ -114,5 +113,8 @@ def _sharpest(signal: Signal) -> tuple[int, float, float, float] | None:
     )
 
 
-def _scatter(values: FloatArray) -> float:
-    return SCATTER * float(np.median(np.abs(values - np.median(values))))
+def _around(values: FloatArray) -> FloatArray:
+    """(N, 2 SIDE) values on each side of each one; NaN beyond the ends."""
+    padded = np.pad(values, SIDE, constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * SIDE + 1)
+    return np.delete(windows, SIDE, axis=1)
