@@ -2,10 +2,11 @@
 
     python benchmarks/budgets.py [--steps 1000] [--long 50000] [--json]
 
-The long runs are synthetic: the shipped demo run with its steps repeated and renumbered. Each
-figure is taken in a fresh process; times are given beside what the machine needs in the same run
-to import numpy, pyarrow and langgraph, and to read the same parquet files with pyarrow alone: in
-the quickest way that it offers for many small files, and as `read_table` does.
+The long runs are synthetic: the shipped demo run with its steps repeated and renumbered, with
+rollouts at every step, and once with as many as TRL keeps by default, those of every tenth step.
+Each figure is taken in a fresh process; times are given beside what the machine needs in the same
+run to import numpy, pyarrow and langgraph, and to read the same parquet files with pyarrow alone:
+in the quickest way that it offers for many small files, and as `read_table` does.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def stretch(source: Path, target: Path, steps: int, rollouts: int) -> None:
         pq.write_table(table, target / f"completions/completions_{i + 1:05d}.parquet")
 
 
+TRL_LOGGING_STEPS = 10
+"""TRL's default of `logging_steps`; it writes completions where it logs."""
 REPEATS = 3
 """Processes that a figure is taken in; the quickest counts, as the others were disturbed."""
 
@@ -146,11 +149,19 @@ def main() -> None:
             seconds, memory = measure(INVESTIGATE, str(run), str(folder / f"out-{steps}"))
             found[f"investigate_{steps}_seconds"] = seconds
             found[f"investigate_{steps}_mb"] = memory
+        run = folder / "run-by-default"
+        stretch(source, run, arguments.steps, arguments.steps // TRL_LOGGING_STEPS)
+        seconds, memory = measure(INVESTIGATE, str(run), str(folder / "out-by-default"))
+        found["investigate_by_default_seconds"] = seconds
+        found["investigate_by_default_mb"] = memory
         found["bytes_read_over_held"] = bytes_read(source)
         run = folder / "run-long"
         stretch(source, run, arguments.long, 100)
         seconds, memory = measure(INVESTIGATE, str(run), str(folder / "out-long"))
         found["long_metrics_seconds"], found["long_metrics_mb"] = seconds, memory
+        found["by_default_over_imports"] = (
+            found["investigate_by_default_seconds"] / found["imports_seconds"]
+        )
         found["over_imports"] = found[f"investigate_{sizes[1]}_seconds"] / found["imports_seconds"]
         found["over_reading"] = (
             found[f"investigate_{sizes[1]}_seconds"] / found[f"read_{sizes[1]}_seconds"]

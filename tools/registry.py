@@ -250,10 +250,10 @@ def find_tool(name: str) -> Tool:
     Raises:
         ToolInputError: no tool has that name; the text lists those that exist.
     """
-    table = tools()
-    if name not in table:
-        raise ToolInputError(f"no tool `{name}`; there are: {', '.join(table)}")
-    return table[name]
+    _import_all()
+    if name not in _TABLE:
+        raise ToolInputError(f"no tool `{name}`; there are: {', '.join(tools())}")
+    return _TABLE[name]
 
 
 def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: str) -> Evidence:
