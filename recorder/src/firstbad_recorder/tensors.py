@@ -1,6 +1,7 @@
 """Ragged rows of numbers as a safetensors file, with the standard library alone.
 
-The rows of one array lie flat behind one another; `offsets` says where each row begins.
+The rows of one array lie flat behind one another; `offsets` says where each row begins. Arrays of
+numpy and torch keep their bytes; a list is read number by number.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 _INTEGERS = ("token_id", "position", "source", "turn", "expert_trainer", "expert_engine")
 _SMALL = ("source",)
 _KINDS = {"d": "F64", "f": "F32", "q": "I64", "B": "U8"}
+_STORED = {"d": "<f8", "f": "<f4", "q": "<i8", "B": "|u1"}
 ENGINE = "engine_token_id"
 """The one array whose rows may have other lengths: what the engine read and wrote."""
 
@@ -21,16 +23,20 @@ ENGINE = "engine_token_id"
 class Ragged:
     """Arrays over the same rows: R rows, N tokens in all."""
 
-    def __init__(self) -> None:
-        """Start without arrays."""
-        self.arrays: dict[str, array[Any]] = {}
+    def __init__(self, lengths: Sequence[int] | None = None) -> None:
+        """Start without arrays; `lengths` (R,): tokens of each row of arrays that are flat."""
+        self.arrays: dict[str, tuple[str, bytes]] = {}
+        """Kind of number and bytes of each array."""
         self.dtypes: dict[str, str] = {}
         """What the arrays were computed in, where they say so."""
-        self.lengths: list[int] | None = None
+        self.lengths: list[int] | None = None if lengths is None else [int(n) for n in lengths]
+        self._flat = lengths is not None
         self._engine: list[int] | None = None  # lengths of the engine's rows
 
     def add(self, name: str, rows: Any) -> None:
         """Add an array: a row of numbers for each row, or one number for each row.
+
+        Where lengths were given, an array of N numbers is flat: the rows behind one another.
 
         Raises:
             ValueError: its rows are not as long as those of the arrays before it.
@@ -40,6 +46,33 @@ class Ragged:
         if dtype is None:
             rows = list(rows)
             dtype = next((d for row in rows if (d := getattr(row, "dtype", None))), None)
+        kind = _kind(name, str(dtype))
+        data = self._whole(name, rows, kind) if hasattr(rows, "shape") else None
+        self.arrays[name] = (kind, self._listed(name, rows, kind) if data is None else data)
+        if dtype is not None:
+            self.dtypes[name] = str(dtype).rpartition(".")[2]
+
+    def _whole(self, name: str, values: Any, kind: str) -> bytes | None:
+        """Bytes of a numpy or torch array, in one go; None for one that is to be read by rows."""
+        if name == ENGINE or hasattr(values, "mask"):  # a masked array has places without a value
+            return None
+        shape = tuple(values.shape)
+        if self.lengths is None:
+            if len(shape) != 2:
+                return None
+            self.lengths = [shape[1]] * shape[0]
+        n_rows, n = len(self.lengths), sum(self.lengths)
+        flat = len(shape) == 1 and self._flat and shape[0] == n
+        padded = len(shape) == 2 and shape[0] == n_rows and self.lengths == [shape[1]] * n_rows
+        if not (flat or padded):
+            return None
+        if hasattr(values, "detach"):  # torch; numpy has no bfloat16
+            values = values.detach()
+            values = (values.float() if kind == "f" else values).to("cpu").numpy()
+        found: bytes = values.astype(_STORED[kind]).tobytes()
+        return found
+
+    def _listed(self, name: str, rows: Any, kind: str) -> bytes:
         found: list[Any] = [
             _listed(row) for row in (rows.tolist() if hasattr(rows, "tolist") else rows)
         ]
@@ -49,6 +82,8 @@ class Ragged:
             if not all(isinstance(row, list) for row in found):
                 raise ValueError("the first array must have a row of numbers for each row")
             self.lengths = [len(row) for row in found]
+        elif self._flat and len(found) == sum(self.lengths) != len(self.lengths):
+            found = [found]
         elif len(found) != len(self.lengths):
             raise ValueError("another number of rows than the arrays before it")
         else:
@@ -57,39 +92,37 @@ class Ragged:
                     found[i] = [found[i]] * length
             if [len(row) for row in found] != self.lengths:
                 raise ValueError("rows of other lengths than the arrays before it")
-        kind = _kind(name, str(dtype))
         values: array[Any] = array(kind)
         for row in found:
             values.extend([float("nan") if v is None else v for v in row])
-        self.arrays[name] = values
-        if dtype is not None:
-            self.dtypes[name] = str(dtype).rpartition(".")[2]
+        return _little(values)
 
     def file(self) -> bytes:
         """The bytes of the safetensors file."""
         arrays = dict(self.arrays)
         if self.lengths is not None:
-            arrays["offsets"] = _offsets(self.lengths)
+            arrays["offsets"] = ("q", _little(_offsets(self.lengths)))
         if self._engine is not None:
-            arrays["engine_offsets"] = _offsets(self._engine)
+            arrays["engine_offsets"] = ("q", _little(_offsets(self._engine)))
         header: dict[str, object] = {}
         at = 0
-        for name, values in arrays.items():
-            size = len(values) * values.itemsize
+        for name, (kind, data) in arrays.items():
             header[name] = {
-                "dtype": _KINDS[values.typecode],
-                "shape": [len(values)],
-                "data_offsets": [at, at + size],
+                "dtype": _KINDS[kind],
+                "shape": [len(data) // array(kind).itemsize],
+                "data_offsets": [at, at + len(data)],
             }
-            at += size
+            at += len(data)
         head = json.dumps(header, separators=(",", ":")).encode()
         head += b" " * (-len(head) % 8)
-        return len(head).to_bytes(8, "little") + head + b"".join(map(_little, arrays.values()))
+        return b"".join((len(head).to_bytes(8, "little"), head, *(d for _, d in arrays.values())))
 
 
-def ragged(arrays: Mapping[str, Any]) -> tuple[Ragged, dict[str, str]]:
+def ragged(
+    arrays: Mapping[str, Any], lengths: Sequence[int] | None = None
+) -> tuple[Ragged, dict[str, str]]:
     """The arrays that can be written, and why others cannot; `token_id` sets the row lengths."""
-    found, left = Ragged(), {}
+    found, left = Ragged(lengths), {}
     for name in sorted(arrays, key=lambda n: (n != "token_id", n)):
         try:
             found.add(str(name), arrays[name])
