@@ -12,11 +12,11 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from firstbad_recorder.folder import EVENTS, METRICS, PROBES, RING, STEPS, SYNCS, Folder
+from firstbad_recorder.folder import EVENTS, METRICS, PROBES, STEPS, SYNCS, Folder
 from firstbad_recorder.plain import MAX_TEXT, as_line, as_number, as_plain, as_text, now, reason_of
 from firstbad_recorder.ranks import Ranks
 from firstbad_recorder.ring import ENDED, Ring
@@ -188,7 +188,6 @@ class Recorder:
         *,
         rollouts: Iterable[Mapping[str, object]] | None = None,
         tokens: Mapping[str, Any] | None = None,
-        lengths: Sequence[int] | None = None,
         microbatches: Iterable[Mapping[str, object]] | None = None,
         numerics: Mapping[str, object] | None = None,
         **about: object,
@@ -200,14 +199,14 @@ class Recorder:
             rollouts: One mapping a row, with the fields of `rollouts.jsonl` in FORMAT.md.
             tokens: Arrays by name (`token_id`, `logp_new`, ...): for each row a row of numbers, as
                 long as its `token_id`, or one number. A numpy or torch array of two dimensions has
-                rows of equal length.
-            lengths: Tokens of each row, where arrays hold the rows behind one another.
+                rows of equal length. With `offsets` among them, of R+1 places where rows begin,
+                arrays may be flat: the rows behind one another.
             microbatches: One mapping for each micro-batch, in the order in which they ran.
             numerics: `trail`, `clamps`, `norms`, `parameters` of FORMAT.md.
             about: Fields of `step.json`: `kept`, `whole_groups`, `in_order`, `filters`, ...
         """
         step = operator.index(step)
-        files = self._files(step, rollouts, tokens, lengths, microbatches, numerics, about)
+        files = self._files(step, rollouts, tokens, microbatches, numerics, about)
         self._folder.put(f"{STEPS}/{step:08d}", files)
 
     @_silent
@@ -217,7 +216,6 @@ class Recorder:
         *,
         rollouts: Iterable[Mapping[str, object]] | None = None,
         tokens: Mapping[str, Any] | None = None,
-        lengths: Sequence[int] | None = None,
         microbatches: Iterable[Mapping[str, object]] | None = None,
         numerics: Mapping[str, object] | None = None,
         **about: object,
@@ -230,7 +228,7 @@ class Recorder:
         """
         step = operator.index(step)
         self._after_restart(step)
-        files = self._files(step, rollouts, tokens, lengths, microbatches, numerics, about)
+        files = self._files(step, rollouts, tokens, microbatches, numerics, about)
         self._ring.hold(step, files)
         if self._signalled:
             self._signalled = False
@@ -313,14 +311,13 @@ class Recorder:
         step: int,
         rollouts: Iterable[Mapping[str, object]] | None,
         tokens: Mapping[str, Any] | None,
-        lengths: Sequence[int] | None,
         microbatches: Iterable[Mapping[str, object]] | None,
         numerics: Mapping[str, object] | None,
         about: Mapping[str, object],
     ) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
         if tokens is not None:
-            arrays, left = ragged(tokens, lengths)
+            arrays, left = ragged(tokens)
             for name, why in left.items():
                 self._drop(f"array `{name[:80]}`: {why}")
             files["tokens.safetensors"] = arrays.file()

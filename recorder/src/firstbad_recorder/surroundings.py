@@ -7,7 +7,7 @@ import re
 from importlib import metadata
 
 LIBRARIES = (
-    "accelerate", "bitsandbytes", "datasets", "deepspeed", "flash-attn", "flash_attn", "liger-kernel",
+    "accelerate", "bitsandbytes", "datasets", "deepspeed", "flash-attn", "liger-kernel",
     "megatron-core", "ms-swift", "numpy", "openrlhf", "peft", "ray", "sglang", "tensordict",
     "tokenizers", "torch", "transformer-engine", "transformers", "trl", "triton", "unsloth", "verl",
     "vllm", "xformers",

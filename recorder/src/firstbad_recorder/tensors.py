@@ -23,20 +23,23 @@ ENGINE = "engine_token_id"
 class Ragged:
     """Arrays over the same rows: R rows, N tokens in all."""
 
-    def __init__(self, lengths: Sequence[int] | None = None) -> None:
-        """Start without arrays; `lengths` (R,): tokens of each row of arrays that are flat."""
+    def __init__(self, offsets: Any = None) -> None:
+        """Start without arrays; `offsets` (R+1,): where rows begin in arrays that are flat."""
         self.arrays: dict[str, tuple[str, bytes]] = {}
         """Kind of number and bytes of each array."""
         self.dtypes: dict[str, str] = {}
         """What the arrays were computed in, where they say so."""
-        self.lengths: list[int] | None = None if lengths is None else [int(n) for n in lengths]
-        self._flat = lengths is not None
+        self.lengths: list[int] | None = None
+        if offsets is not None:
+            ends = [int(n) for n in _listed(offsets)]
+            self.lengths = [after - before for before, after in zip(ends, ends[1:])]
+        self._flat = offsets is not None
         self._engine: list[int] | None = None  # lengths of the engine's rows
 
     def add(self, name: str, rows: Any) -> None:
         """Add an array: a row of numbers for each row, or one number for each row.
 
-        Where lengths were given, an array of N numbers is flat: the rows behind one another.
+        Where offsets were given, an array of N numbers is flat: the rows behind one another.
 
         Raises:
             ValueError: its rows are not as long as those of the arrays before it.
@@ -118,12 +121,13 @@ class Ragged:
         return b"".join((len(head).to_bytes(8, "little"), head, *(d for _, d in arrays.values())))
 
 
-def ragged(
-    arrays: Mapping[str, Any], lengths: Sequence[int] | None = None
-) -> tuple[Ragged, dict[str, str]]:
-    """The arrays that can be written, and why others cannot; `token_id` sets the row lengths."""
-    found, left = Ragged(lengths), {}
-    for name in sorted(arrays, key=lambda n: (n != "token_id", n)):
+def ragged(arrays: Mapping[str, Any]) -> tuple[Ragged, dict[str, str]]:
+    """The arrays that can be written, and why others cannot.
+
+    `offsets` sets the lengths of the rows, or else `token_id`.
+    """
+    found, left = Ragged(arrays.get("offsets")), {}
+    for name in sorted(arrays.keys() - {"offsets"}, key=lambda n: (n != "token_id", n)):
         try:
             found.add(str(name), arrays[name])
         except Exception as error:  # a value of the training loop may raise anything
