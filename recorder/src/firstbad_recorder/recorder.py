@@ -236,6 +236,13 @@ class Recorder:
         for first, why in self._ranks.news():
             self._ring.around(first, why)
 
+    def is_sample(self, step: int) -> bool:
+        """Whether `hold` would keep this step as a healthy sample: worth a closer look then."""
+        try:
+            return self._ring.is_due(int(step))
+        except Exception:
+            return False
+
     @_silent
     def keep(self, why: str) -> None:
         """Keep the step that was held last, or the next one if none is held.
@@ -272,6 +279,11 @@ class Recorder:
         kind = type(error).__name__
         self.event("error", self._last_step, f"{kind}: {as_text(error)}")
         self._ring.keep_all(ENDED, f"held when {kind} ended the training")
+
+    @_silent
+    def lost(self, error: Exception) -> None:
+        """Count something that could not be recorded because of an error."""
+        self._drop(f"{reason_of(error)}: {as_text(error)[:120]}")
 
     @_silent
     def close(self) -> None:

@@ -60,7 +60,8 @@ class Ring:
         for due in [d for d in self._due if step >= d[0]]:
             self._due.remove(due)
             self.keep(step, due[1], due[2])
-        if self._every and step in self._held and self._is_baseline(step):
+        if step in self._held and self.is_due(step):
+            self._taken(step)
             self.keep(step, "baseline", "a sample of every " + str(self._every))
         while len(self._held) > self._most_steps or sum(self._held.values()) > self._most_bytes:
             oldest = next(iter(self._held))
@@ -119,19 +120,22 @@ class Ring:
             del self._held[step]
             self._folder.remove(f"{RING}/{step:08d}")
 
-    def _is_baseline(self, step: int) -> bool:
-        if self._baselines and step < self._baselines[-1] + self._every:
-            return False
-        if len(self._baselines) >= MOST_BASELINES:
+    def is_due(self, step: int) -> bool:
+        """Whether a step would be kept as a healthy sample."""
+        return bool(self._every) and (
+            not self._baselines or step >= self._baselines[-1] + self._every
+        )
+
+    def _taken(self, step: int) -> None:
+        """Count a healthy sample, and make them rarer where there are too many."""
+        self._baselines.append(step)
+        if len(self._baselines) > MOST_BASELINES:
             self._every *= 2
             for old in self._baselines[1::2]:
                 if self._marks.get(old) == "baseline":
                     del self._marks[old]
                     self._folder.remove(f"{STEPS}/{old:08d}")
             self._baselines = self._baselines[::2]
-            return False
-        self._baselines.append(step)
-        return True
 
     @staticmethod
     def _say(file: str, mark: str, why: str) -> None:
