@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -148,8 +149,8 @@ class _Attachment:
             if not self.trainer.model.training:
                 return original(inputs, *args, **more)
             self.scored = rows.Scored()
-            self.quietly(self.compare_engine)
             output = original(inputs, *args, **more)
+            self.quietly(self.compare_engine)
             self.quietly(self.generated, inputs, output)
             return output
 
@@ -165,19 +166,11 @@ class _Attachment:
         return rewards
 
     def _around_scoring(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def score(model: Any, input_ids: Any, attention_mask: Any, width: Any, *args: Any, **more: Any) -> Any:
-            found = original(model, input_ids, attention_mask, width, *args, **more)
-            micro = self.micro
-            if micro is not None and micro.passed is None and found[0].requires_grad:
-
-                def again(ids: Any, attended: Any, wide: int) -> Any:
-                    return original(model, ids, attended, wide, compute_entropy=True)
-
-                micro.passed = Pass(
-                    input_ids, attention_mask, int(found[0].shape[1]), found[0].detach(),
-                    None if found[1] is None else found[1].detach(), again,
-                )  # fmt: skip
-                found[0].register_hook(micro.passed.take)
+        def score(model: Any, ids: Any, attended: Any, width: Any, *args: Any, **more: Any) -> Any:
+            found = original(model, ids, attended, width, *args, **more)
+            if self.micro is not None:
+                again = functools.partial(original, model, compute_entropy=True)
+                self.quietly(self.passed, self.micro, ids, attended, found, again)
             return found
 
         return score
@@ -233,7 +226,7 @@ class _Attachment:
             inner.register_step_post_hook(lambda *_: self.quietly(self.after_update))
 
     def compare_engine(self) -> None:
-        """Digests of a few tensors on both sides, as the engine is about to generate."""
+        """Digests of a few tensors on both sides, as the engine has just generated with them."""
         if self.engine is None:
             return
         version = int(self.trainer.state.global_step)
@@ -253,8 +246,13 @@ class _Attachment:
         lengths = torch.tensor([len(ids) for ids in self.scored.ids], device=device)
         # What was generated, whatever the masks are changed to later.
         output["recorded_made"] = torch.arange(width, device=device) < lengths.unsqueeze(1)
-        if "tool_mask" in output:
-            output["recorded_tools"] = output["tool_mask"].clone()
+        tools = output.get("tool_mask")
+        if tools is not None:
+            tools = tools.bool()
+            engine = output.get("sampling_per_token_logps")
+            if engine is not None:  # what no log-prob was given for was not sampled
+                tools = tools & ~torch.isnan(engine)
+            output["recorded_tools"] = tools.clone()
 
     def begin_micro(self, inputs: dict[str, Any]) -> Micro | None:
         """The micro-batch whose loss is computed now."""
@@ -263,6 +261,18 @@ class _Attachment:
             self.recorder.lost(LookupError("rows of a micro-batch lost their numbers"))
             return None
         return Micro(dict(inputs), numbers.tolist(), self.uses, len(self.step.micros))
+
+    def passed(
+        self, micro: Micro, ids: Any, attended: Any, found: Any, again: Callable[..., Any]
+    ) -> None:
+        """The pass that is differentiated, and a hook for what flows back into it."""
+        logp, entropy = found[0], found[1]
+        if micro.passed is not None or not logp.requires_grad:
+            return
+        entropy = None if entropy is None else entropy.detach()
+        width = int(logp.shape[1])
+        micro.passed = Pass(ids, attended, width, logp.detach(), entropy, again)
+        logp.register_hook(micro.passed.take)
 
     def end_micro(self, micro: Micro, loss: Any) -> None:
         """Its loss, and further passes where they are due."""
@@ -315,10 +325,11 @@ class _Attachment:
         seconds, self.began = now - self.began, now
         if not seen.micros:
             return
-        own = step.Settings(
-            float(self.trainer.epsilon_low), float(self.trainer.epsilon_high), float(self.trainer.beta)
+        low, high, beta = (
+            float(getattr(self.trainer, name)) for name in ("epsilon_low", "epsilon_high", "beta")
         )
-        masks = [trained(m, own.epsilon_low, own.epsilon_high) for m in seen.micros]
+        own = step.Settings(low, high, beta)
+        masks = [trained(m, low, high) for m in seen.micros]
         used = [i for m in seen.micros for i in m.rows]
         order = sorted(range(len(used)), key=lambda k: used[k])
         lines = [self.generation.rows[used[k]] for k in order]
@@ -345,7 +356,8 @@ class _Attachment:
             first_pass=self.uses == 0,
             policy_version=number - 1,
             seeds={"seed": self.trainer.args.seed},
-            data_position=int(self.trainer._step) * int(self.trainer.args.per_device_train_batch_size),
+            data_position=int(self.trainer._step)
+            * int(self.trainer.args.per_device_train_batch_size),
             stages={
                 "generated": [str(row["sample"]) for row in self.generation.rows],
                 "scored": [str(row["sample"]) for row in self.generation.rows],
@@ -426,6 +438,5 @@ def _is_module(function: Any) -> bool:
 def _is_async(function: Any) -> bool:
     import inspect
 
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)
-    )
+    called = type(function).__call__ if not inspect.isfunction(function) else function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)

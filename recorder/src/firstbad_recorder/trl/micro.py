@@ -21,7 +21,7 @@ class Pass:
     """(R, W)"""
     entropy: Any
     again: Callable[..., Any]
-    """The same pass on other rows: `again(ids, attended, width)`, without gradients."""
+    """The same pass on other rows: `again(ids, attended, width)`, as TRL's method takes them."""
     gradient: Any = None
     """(R, W) of the loss with respect to `logp`, as it arrived in the backward pass."""
 

@@ -1,4 +1,4 @@
-"""Further forward passes on a few rows, before the update: again, in another layout, and in full."""
+"""Further forward passes on a few rows before the update: again, in another layout, in full."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def _varentropy(micro: Micro, trainer: Any, blank: Any, rows: int) -> Any:
     model = trainer.accelerator.unwrap_model(trainer.model)
     found = blank.clone()
     for i in range(rows):
-        out = model(
-            input_ids=passed.ids[i : i + 1], attention_mask=passed.attended[i : i + 1]
-        )
+        out = model(input_ids=passed.ids[i : i + 1], attention_mask=passed.attended[i : i + 1])
         logits = out.logits[0, -passed.width - 1 : -1].float() / float(trainer.temperature)
         logp = torch.log_softmax(logits, dim=-1)
         p = logp.exp()

@@ -78,7 +78,9 @@ def rows_of(
     return found
 
 
-def timed(function: Any, name: str, scored: Callable[[], Scored], clock: Callable[[], float]) -> Any:
+def timed(
+    function: Any, name: str, scored: Callable[[], Scored], clock: Callable[[], float]
+) -> Any:
     """A reward function that says how long it took, and what it raised."""
 
     def called(*args: Any, **more: Any) -> Any:

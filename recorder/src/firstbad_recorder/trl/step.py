@@ -1,4 +1,4 @@
-"""One optimizer step of this process as what the recorder holds: tokens, ledger, numerics, numbers."""
+"""One optimizer step of this process: tokens, ledger, numerics and numbers of its micro-batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstbad_recorder.trl.micro import Micro, denominator, slope, trained
+from firstbad_recorder.trl.micro import Micro, denominator, slope
 from firstbad_recorder.trl.rows import Generation
 
 PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
@@ -127,7 +127,11 @@ def _sources(micro: Micro) -> Any:
 
 
 def ledger_of(
-    micros: Sequence[Micro], masks: Sequence[Any], settings: Settings, generation: Generation, rank: int
+    micros: Sequence[Micro],
+    masks: Sequence[Any],
+    settings: Settings,
+    generation: Generation,
+    rank: int,
 ) -> list[dict[str, object]]:
     """Lines of microbatches.jsonl: denominators and losses as they were measured."""
     import torch
@@ -202,7 +206,10 @@ def trail_of(micros: Sequence[Micro], masks: Sequence[Any]) -> list[dict[str, ob
 
 
 def numbers_of(
-    micros: Sequence[Micro], masks: Sequence[Any], settings: Settings, rows: Sequence[Mapping[str, Any]]
+    micros: Sequence[Micro],
+    masks: Sequence[Any],
+    settings: Settings,
+    rows: Sequence[Mapping[str, Any]],
 ) -> dict[str, object]:
     """Scalars of the step, over the trained tokens and the rows of this process."""
     import torch
@@ -225,7 +232,14 @@ def numbers_of(
         away = zero if reference is None else micro.wide(reference.float()) - new
         engine = micro.inputs.get("sampling_per_token_logps")
         apart = zero if engine is None else (micro.wide(engine.float()) - new).abs()
-        each = (mask.float(), ratio, entropy, -new - entropy, torch.exp(away) - away - 1, cut.float())
+        each = (
+            mask.float(),
+            ratio,
+            entropy,
+            -new - entropy,
+            torch.exp(away) - away - 1,
+            cut.float(),
+        )
         sums.append(torch.stack([torch.where(mask, v, zero).sum() for v in (*each, apart)]))
         largest.append(torch.where(mask, ratio, zero).max())
     n, ratio, entropy, surprise, kl, cut, apart = torch.stack(sums).sum(0).double().tolist()

@@ -77,10 +77,10 @@ class Moves:
             with_grad = torch.ones_like(before, dtype=torch.bool) if grad is None else grad != 0
             moved = (after != before)[with_grad]
             norms = torch.stack([
-                (grad if grad is not None else torch.zeros_like(before)).double().norm(),
+                (torch.zeros_like(before) if grad is None else grad).double().norm(),
                 (after.double() - before.double()).norm(),
                 before.double().norm(),
-                moved.double().mean() if moved.numel() else torch.zeros((), device=p.device).double(),
+                moved.double().sum() / max(1, moved.numel()),
             ]).tolist()  # fmt: skip
             found.append({
                 "name": name, "grad_norm": None if grad is None else norms[0] * scale,

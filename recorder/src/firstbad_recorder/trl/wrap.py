@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 
@@ -13,9 +14,7 @@ def wrap(owner: Any, name: str, made: Callable[[Callable[..., Any]], Callable[..
     if not callable(original):
         return False
     replaced = made(original)
-    try:
+    with suppress(AttributeError, TypeError):  # a callable object may have no name
         functools.update_wrapper(replaced, original)
-    except (AttributeError, TypeError):  # a callable object without a name
-        pass
     setattr(owner, name, replaced)
     return True
