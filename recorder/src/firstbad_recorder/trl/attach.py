@@ -356,7 +356,6 @@ class _Attachment:
             first_pass=self.uses == 0,
             policy_version=number - 1,
             seeds={"seed": self.trainer.args.seed},
-            data_position=int(self.trainer._step)
             * int(self.trainer.args.per_device_train_batch_size),
             stages={
                 "generated": [str(row["sample"]) for row in self.generation.rows],
