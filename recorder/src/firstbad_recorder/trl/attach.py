@@ -328,7 +328,7 @@ class _Attachment:
         low, high, beta = (
             float(getattr(self.trainer, name)) for name in ("epsilon_low", "epsilon_high", "beta")
         )
-        own = step.Settings(low, high, beta)
+        own = step.Settings(low, high, beta, self.trainer.loss_type in ("grpo", "sapo"))
         masks = [trained(m, low, high) for m in seen.micros]
         used = [i for m in seen.micros for i in m.rows]
         order = sorted(range(len(used)), key=lambda k: used[k])
@@ -338,8 +338,8 @@ class _Attachment:
         if seen.norms:
             scalars["grad_norm"] = seen.norms[-1]["before_clip"]
         scalars["learning_rate"], self._rate = self._rate, self._next_rate()
-        names = [str(row["sample"]) for row in lines]
         self.recorder.scalars(number, scalars)
+        names = [str(row["sample"]) for row in self.generation.rows]
         self.recorder.hold(
             number,
             rollouts=lines,
@@ -356,14 +356,11 @@ class _Attachment:
             first_pass=self.uses == 0,
             policy_version=number - 1,
             seeds={"seed": self.trainer.args.seed},
-            * int(self.trainer.args.per_device_train_batch_size),
             stages={
-                "generated": [str(row["sample"]) for row in self.generation.rows],
-                "scored": [str(row["sample"]) for row in self.generation.rows],
-                "trained": [self.generation.names([i])[0] for i in used],
-            }
-            if names
-            else {},
+                "generated": names,
+                "scored": names,
+                "trained": [names[i] for i in used],
+            },
         )
         self.used += len(used)
 

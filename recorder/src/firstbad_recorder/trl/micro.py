@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+_ALIKE = 1e-4
+"""Difference of two relative spreads from which the smaller one counts."""
 _FEWEST = 1e-6
 """Absolute slope of a token's loss from which its weight is told by its gradient."""
 
@@ -135,11 +137,12 @@ def slope(micro: Micro, epsilon_low: float, epsilon_high: float, beta: float) ->
     return found
 
 
-def denominator(micro: Micro, mask: Any, slopes: Any) -> tuple[float | None, str]:
+def denominator(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[float | None, str]:
     """What the micro-batch's loss is divided by, measured: by its gradient over its slope.
 
     Of the two ways, a weight of tokens or one of rows, each over its own tokens, the steadier one
-    is taken. None where no token tells.
+    is taken; `by_rows`: the one that is stated, where rows of equal length leave both open. None
+    where no token tells.
     """
     import torch
 
@@ -154,7 +157,10 @@ def denominator(micro: Micro, mask: Any, slopes: Any) -> tuple[float | None, str
     by_token = (slopes[use] / passed.gradient.float()[use]).double()
     by_row = by_token / counts
     spread = [float(_spread(values)) for values in (by_token, by_row)]
-    kind = "tokens" if spread[0] <= spread[1] else "rows"
+    if abs(spread[0] - spread[1]) < _ALIKE:
+        kind = "rows" if by_rows else "tokens"
+    else:
+        kind = "tokens" if spread[0] < spread[1] else "rows"
     chosen = by_token if kind == "tokens" else by_row
     return float(chosen.median()), kind
 

@@ -28,6 +28,8 @@ class Settings:
     epsilon_low: float
     epsilon_high: float
     beta: float
+    by_rows: bool
+    """The stated loss is a mean over rows of the mean over each one's tokens."""
 
 
 def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
@@ -141,7 +143,7 @@ def ledger_of(
         passed = micro.passed
         assert passed is not None
         slopes = slope(micro, settings.epsilon_low, settings.epsilon_high, settings.beta)
-        divided, kind = denominator(micro, mask, slopes)
+        divided, kind = denominator(micro, mask, slopes, settings.by_rows)
         ratio = torch.exp(passed.logp.float() - micro.old.float())[mask]
         row: dict[str, object] = {
             "update": micro.update,
