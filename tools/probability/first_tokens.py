@@ -50,8 +50,8 @@ class FirstTokens(Dated):
     sent, and which no moving average fits; 0 where that is nowhere more than 0.02 nats."""
     n_averaged: int
     """Deliveries that an earlier version would fit, and that a moving average of the weights sent
-    fits better, three or more of them by half: `average_weight` of the answers before, the rest
-    those of the weights sent. Told where every delivery was asked."""
+    fits better: `average_weight` of the answers before, the rest those of the weights sent. Told
+    where every delivery was asked, and three or more of them lie half as far from the average."""
     average_weight: float | None
     averaged_difference: float | None
     """Over those: from that average."""
@@ -103,13 +103,10 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
     older = [of < i and fit < FITS * sent[i] for i, (of, fit) in enumerate(best)]
     sure = any(is_older and away > APART for is_older, away in zip(older, sent, strict=True))
     weight, blend = _moving_average(sides, run.flight.syncs)
-    clearly = [i for i, old in enumerate(older) if old and blend[i] < BETTER * best[i][1]]
+    averaged = [i for i, old in enumerate(older) if old and blend[i] < best[i][1]]
     # An average comes near a single version now and then.
-    averaged = (
-        [i for i, old in enumerate(older) if old and blend[i] < best[i][1]]
-        if len(clearly) >= FEWEST
-        else []
-    )
+    if sum(away < BETTER * fit for away, (_, fit) in zip(blend, best, strict=True)) < FEWEST:
+        averaged = []
     late = [i for i, is_older in enumerate(older) if is_older and sure and i not in averaged]
     first = late[0] if late else None
     slope, explained = _slope(sides)
