@@ -191,6 +191,7 @@ _MODULES = {
         "grading_access",
         "judging",
         "length_pay",
+        "paid_answers",
         "paid_words",
         "part_units",
         "part_weights",
