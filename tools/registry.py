@@ -143,6 +143,7 @@ _MODULES = {
         "objective_probe",
         "parameter_groups",
         "still_parameters",
+        "update_sign",
     ),
     "masks": (
         "attention",

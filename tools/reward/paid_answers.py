@@ -13,7 +13,7 @@ from firstbad.tools.judges import ByGold, calibrate, judged_batches
 from firstbad.tools.numbers import percent
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.reward.fair_judge import fair_judge
-from firstbad.tools.run import RolloutBatch, Run
+from firstbad.tools.run import BoolArray, RolloutBatch, Run
 
 SHOWN = 20
 
@@ -84,7 +84,7 @@ def find_paid_answers(run: Run, *, part: str = "") -> Measured[PaidAnswers]:
 
 
 def _groups(
-    batch: RolloutBatch, extractor: str, known: np.ndarray, right: np.ndarray, scored: np.ndarray
+    batch: RolloutBatch, extractor: str, known: BoolArray, right: BoolArray, scored: BoolArray
 ) -> Iterator[tuple[int, str | None, str | None, bool | None]]:
     """Step, gold answer, the one other answer that is paid, and whether right ones are all unpaid.
 
@@ -92,8 +92,8 @@ def _groups(
     """
     gold = batch.gold or [None] * len(batch)
     for group in np.unique(batch.group).tolist():
-        rows = np.flatnonzero((batch.group == group) & known)
-        said = {int(i): extract(extractor, batch.completions[i]) for i in rows}
+        rows: list[int] = np.flatnonzero((batch.group == group) & known).tolist()
+        said = {i: extract(extractor, batch.completions[i]) for i in rows}
         paid = {said[i] for i in rows if scored[i] and not right[i]}
         unpaid = {said[i] for i in rows if not scored[i] and not right[i]}
         if not paid or not unpaid - paid - {None}:
