@@ -41,7 +41,7 @@ def still(step: int, gain: FloatArray, logits: FloatArray) -> FloatArray:
 
 def flattened(step: int, gain: FloatArray, logits: FloatArray) -> FloatArray:
     """An entropy term that undoes more than the gradient does."""
-    return logits + 0.01 * gain - 0.3 * (logits - logits.mean())
+    return np.asarray(logits + 0.01 * gain - 0.3 * (logits - logits.mean()))
 
 
 def back_to_reference(step: int, gain: FloatArray, logits: FloatArray) -> FloatArray:
