@@ -80,7 +80,12 @@ def find_paid_answers(run: Run, *, part: str = "") -> Measured[PaidAnswers]:
         rows=tuple(shown[:SHOWN]),
         cut_rows=max(0, len(shown) - SHOWN),
     )
-    return Measured(metrics, text, tables=(table,) if shown else ())
+    return Measured(
+        metrics,
+        text,
+        tables=(table,) if shown else (),
+        sources=tuple(run.rollouts.answers()),
+    )
 
 
 def _groups(
