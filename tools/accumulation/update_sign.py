@@ -150,9 +150,13 @@ def _contexts(run: Run, sides: Sides) -> dict[int, _Context]:
     if own is None or capture is None or advantage is None:
         return {}
     prompts, mask = capture.arrays.get("prompt_token_id"), capture.mask("prompt_mask")
-    if prompts is None:
+    if prompts is None or (mask is not None and mask.shape != prompts.shape):
         return {}
     trained = capture.mask("loss_mask")
+    if trained is not None and trained.shape != own.shape:  # over prompt and completion, say
+        return {}
+    if len(prompts) != len(own) or len(advantage) != len(own):
+        return {}
     use = sides.real & np.isfinite(own) & (True if trained is None else trained)
     ref = sides.side("ref")
     away = np.zeros_like(own) if ref is None else ref - own
