@@ -143,6 +143,7 @@ _MODULES = {
         "objective_probe",
         "parameter_groups",
         "still_parameters",
+        "update_sign",
     ),
     "masks": (
         "attention",
@@ -191,6 +192,7 @@ _MODULES = {
         "grading_access",
         "judging",
         "length_pay",
+        "paid_answers",
         "paid_words",
         "part_units",
         "part_weights",
