@@ -23,7 +23,9 @@ def in_code(cause: str, evidence: Mapping[str, Evidence]) -> Iterator[Row]:
     read = next((e for e in evidence.values() if e.tool == "read_loss_code" and e.metrics), None)
     if read is None:
         return
-    table = next((t for t in read.tables if t.title == PLACES), Table(title="", columns=(), rows=()))
+    table = next(
+        (t for t in read.tables if t.title == PLACES), Table(title="", columns=(), rows=())
+    )
     places = [tuple(map(str, row)) for row in table.rows]
     same = [place for place in places if place[0] == cause]
     for _, at, code, why, shown in same[:1]:

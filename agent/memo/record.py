@@ -181,7 +181,7 @@ def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
         ),
         grids=tuple(grid(table, around, is_bad=is_bad, most=ALL_ROWS) for table in tables),
         reads=reads(found.sources),
-        # A judge's answers and the path of the code lie with the incident: only there is it measured
+        # A judge's answers and the path of code lie with the incident: only there is it measured
         # again with them.
         command=f"firstbad verify {one_line(verdict.incident)}"
         if any(source.kind in ("judge", "code") for source in found.sources)

@@ -13,7 +13,7 @@ from firstbad.tools.code.syntax import Module
 class Found:
     """One place in the code."""
 
-    node: ast.AST
+    node: ast.expr
     cause: str
     """Of the closed list: what it would be if it were the code that ran."""
     why: str

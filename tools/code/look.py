@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from firstbad.tools.code.low_precision import LOW_PRECISION
 from firstbad.tools.code.ratios import LOG_OF_SUM, OVERFLOW, TIGHT_LIMIT
 from firstbad.tools.code.sentinels import SENTINELS
 from firstbad.tools.code.spread import BARE_DIVISOR, WRONG_AXIS
-from firstbad.tools.code.syntax import Module, TooMuch, parse
+from firstbad.tools.code.syntax import MOST_STEPS, Module, TooMuch, parse
 from firstbad.tools.code.unequal_means import UNEQUAL_MEANS
 
 PATTERNS: Sequence[Pattern] = (
@@ -27,6 +26,9 @@ PATTERNS: Sequence[Pattern] = (
     WRONG_AXIS,
     BARE_DIVISOR,
 )
+
+ALL_STEPS = 2_000_000
+"""Nodes that are looked at in all files together."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,23 @@ def look(code: Code) -> Looked:
     """
     places: list[Place] = []
     unread: list[Unread] = []
-    n_files = n_lines = 0
+    n_files = n_lines = used = 0
     for file in code.files:
+        if used > ALL_STEPS:
+            unread.append(Unread(file.name, "too much in the files before it"))
+            continue
         try:
             module = parse(file)
+            used += module.n_nodes + MOST_STEPS  # until it is known
             found = look_in(module)
+            used -= module.left
         except SyntaxError as error:
             line = f", line {error.lineno}" if error.lineno else ""
             unread.append(Unread(file.name, f"no Python that can be parsed{line}"))
+        except RecursionError:
+            unread.append(Unread(file.name, "nested too deeply to be followed"))
         except TooMuch:
-            unread.append(Unread(file.name, "names that branch too often to be followed"))
+            unread.append(Unread(file.name, "too much in it to be followed"))
         else:
             n_files += 1
             n_lines += module.text.count("\n") + 1
@@ -83,7 +92,6 @@ def look_in(module: Module) -> list[Place]:
     for pattern in PATTERNS:
         for each in pattern.find(module):
             node = each.node
-            assert isinstance(node, (ast.expr, ast.stmt))
             found.setdefault(
                 (node.lineno, node.col_offset, pattern.name),
                 Place(

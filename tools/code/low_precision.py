@@ -67,7 +67,7 @@ def rounded(module: Module, node: ast.AST) -> tuple[str, ast.Call] | None:
 def find(module: Module) -> Iterator[Found]:
     """A difference of log-probs of which one was converted to bfloat16 or float16."""
     for node in module.nodes(ast.BinOp):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+        if not isinstance(node.op, ast.Sub):
             continue
         where = rounded(module, node.left) or rounded(module, node.right)
         if where is None or not (is_logp(module, node.left) and is_logp(module, node.right)):

@@ -26,7 +26,7 @@ class Filled:
     """A tensor whose masked places hold a stand-in."""
 
     value: float
-    at: ast.AST
+    at: ast.expr
 
 
 def filled(module: Module, node: ast.AST) -> Filled | None:
@@ -79,8 +79,6 @@ def find(module: Module) -> Iterator[Found]:
                 _sum_shown(found.value),
             )
     for node in module.nodes(ast.BinOp):
-        if not isinstance(node, ast.BinOp):
-            continue
         if isinstance(node.op, ast.Mult):
             for side, other in _sides(node):
                 found = filled(module, side) if is_mask(module, other) else None
@@ -112,6 +110,7 @@ def _difference(module: Module, node: ast.BinOp) -> Iterator[Found]:
 
 def _is_chosen_from(module: Module, node: ast.BinOp) -> bool:
     """Whether masked places are overwritten after the difference was taken."""
+    module.spend(len(module.scope_of[node].ops))
     for op in module.scope_of[node].ops:
         tensors = [op.of, *op.args[:2]] if op.name in FILLS else []
         if any(node in module.trace(t, THROUGH) for t in tensors if t is not None):

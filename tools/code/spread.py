@@ -57,7 +57,7 @@ def _divided(module: Module, *, bare: bool = False) -> Iterator[tuple[ast.BinOp,
     """Each quotient by a standard deviation, with it; `bare`: with nothing added to it."""
     through = KEEPS if bare else KEEPS | {"clamp", "maximum", "where"}
     for node in module.nodes(ast.BinOp):
-        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        if not isinstance(node.op, ast.Div):
             continue
         for each in module.trace(node.right, through, arithmetic="" if bare else "+"):
             op = module.op(each)
@@ -105,7 +105,7 @@ def _is_guarded(module: Module, node: ast.BinOp, op: Op) -> bool:
     names = {each.id for each in module.trace(node.right, KEEPS) if isinstance(each, ast.Name)}
     scope = module.scope_of[node]
     for each in module.nodes(ast.Compare):
-        if module.scope_of[each] is scope and isinstance(each, ast.Compare):
+        if module.scope_of[each] is scope:
             sides = (each.left, *each.comparators)
             if any(
                 (isinstance(e, ast.Name) and e.id in names) or module.op(e) is op

@@ -7,11 +7,17 @@ The same operation is written in many ways: `torch.exp(x)`, `t.exp(x)` after `im
 from __future__ import annotations
 
 import ast
+import io
+import re
 import warnings
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from tokenize import detect_encoding
+from typing import TypeVar
 
 from firstbad.tools.code.files import CodeFile
 
@@ -46,9 +52,15 @@ SELECTS = frozenset(
 )
 """Operations that choose, order or move numbers and change none."""
 CONVERTS = frozenset({"float", "double", "half", "bfloat16", "to", "type", "type_as", "astype"})
-STEPS_PER_FILE = 400_000
-"""Nodes that are followed in one file, which bounds the time: names can branch without end."""
+MOST_NODES = 120_000
+"""Of one file; a trainer of 5,000 lines has 40,000."""
+MOST_STEPS = 200_000
+"""Nodes that are looked at in one file, which bounds the time: names can branch without end."""
+ENCODINGS = frozenset({"utf-8", "utf-8-sig", "iso-8859-1", "iso8859-1", "cp1252", "ascii"})
+"""A file names its encoding, and some take hours to decode."""
+LINE_END = re.compile(r"\r\n|\r|\n")
 Place = tuple[int, int]
+N = TypeVar("N", bound=ast.AST)
 
 
 class TooMuch(Exception):
@@ -104,11 +116,24 @@ class Module:
     scopes: list[Scope] = field(default_factory=list)
     scope_of: dict[ast.AST, Scope] = field(default_factory=dict)
     _ops: dict[ast.AST, Op | None] = field(default_factory=dict)
-    _left: int = STEPS_PER_FILE
+    by_kind: dict[type[ast.AST], list[ast.AST]] = field(default_factory=lambda: defaultdict(list))
+    n_nodes: int = 0
+    left: int = MOST_STEPS
+    """Steps that may still be taken."""
 
-    def written(self, node: ast.AST, most: int = 160) -> str:
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text, without line ends."""
+        return LINE_END.split(self.text)
+
+    def written(self, node: ast.expr, most: int = 160) -> str:
         """An expression as it stands in the file, in one line."""
-        text = " ".join((ast.get_source_segment(self.text, node) or "").split())
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        rows = [line.encode() for line in self.lines[first : min(last, first + 8) + 1]]
+        if last < first + len(rows):
+            rows[-1] = rows[-1][: node.end_col_offset]
+        rows[0] = rows[0][node.col_offset :]
+        text = " ".join(b" ".join(rows).decode("utf-8", "replace").split())
         return text if len(text) <= most else text[: most - 3] + "..."
 
     def ops(self, *names: str) -> Iterator[tuple[Op, Scope]]:
@@ -118,9 +143,21 @@ class Module:
                 if op.name in names:
                     yield op, scope
 
-    def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        """Every node of these kinds, in the order of the text."""
-        return (node for node in self.scope_of if isinstance(node, kinds))
+    def nodes(self, kind: type[N]) -> Iterator[N]:
+        """Every node of a kind, in the order of the text."""
+        found = self.by_kind[kind]
+        self.spend(len(found))
+        return (node for node in found if isinstance(node, kind))
+
+    def spend(self, steps: int) -> None:
+        """Count nodes that are looked at.
+
+        Raises:
+            TooMuch: the limit of the file is used up.
+        """
+        self.left -= steps
+        if self.left < 0:
+            raise TooMuch
 
     def op(self, node: ast.AST) -> Op | None:
         """The operation that a call is; None for anything else."""
@@ -159,9 +196,7 @@ class Module:
             if node in seen or not isinstance(node, ast.expr):
                 continue
             seen.add(node)
-            self._left -= 1
-            if self._left < 0:
-                raise TooMuch
+            self.spend(1)
             yield node
             if isinstance(node, ast.Name):
                 stack += [value] if (value := self.value_of(node)) is not None else []
@@ -180,6 +215,7 @@ class Module:
     def path(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node stands in, from the inside to the outside."""
         while (above := self.parents.get(node)) is not None:
+            self.spend(1)
             yield above
             node = above
 
@@ -245,22 +281,24 @@ def parse(file: CodeFile) -> Module:
 
     Raises:
         SyntaxError: it is no Python, or nested beyond what the parser takes.
+        TooMuch: it has more than MOST_NODES.
     """
     try:
+        encoding, _ = detect_encoding(io.BytesIO(file.data).readline)
+        if encoding not in ENCODINGS:
+            raise SyntaxError(f"encoding {encoding}")
+        text = file.data.decode(encoding)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes and the like, in code that is not ours
-            tree = ast.parse(file.data)
+            tree = ast.parse(text)
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise SyntaxError(str(error) or "nested too deeply") from None
-    text = _decoded(file.data)
-    module = Module(file.name, text, tree)
+    n_nodes = sum(1 for _ in islice(ast.walk(tree), MOST_NODES + 1))
+    if n_nodes > MOST_NODES:
+        raise TooMuch
+    module = Module(file.name, text, tree, n_nodes=n_nodes)
     _index(module)
     return module
-
-
-def _decoded(data: bytes) -> str:
-    """The text as the parser saw it, for showing: what is no UTF-8 is replaced."""
-    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -291,6 +329,8 @@ def _index(module: Module) -> None:
         for child in reversed(list(ast.iter_child_nodes(node))):
             module.parents[child] = node
             stack.append((child, inner))
+    for node in module.scope_of:
+        module.by_kind[type(node)].append(node)
     for scope in module.scopes:
         for known in scope.values.values():
             known.sort(key=lambda each: each[0])

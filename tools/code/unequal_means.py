@@ -26,8 +26,6 @@ CAUSE = "grad.denominator"
 def find(module: Module) -> Iterator[Found]:
     """A token mean divided by the number of micro-batches, or a mean of such means."""
     for node in module.nodes(ast.BinOp):
-        if not isinstance(node, ast.BinOp):
-            continue
         loss = _shared_out(module, node)
         if loss is not None and (mean := token_mean(module, loss)) is not None:
             yield _found(module, node, mean)
@@ -147,7 +145,7 @@ def _mean_of_list(module: Module, scope: Scope) -> Iterator[Found]:
                     yield _found(module, op.node, appended[each.id])
                     break
     for node in module.nodes(ast.BinOp):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        if isinstance(node.op, ast.Div):
             top, low = module.op(node.left), module.op(node.right)
             names = [o.of.id for o in (top, low) if o is not None and isinstance(o.of, ast.Name)]
             is_mean = (
@@ -183,7 +181,7 @@ def _accelerated(module: Module) -> Iterator[Found]:
             yield _found(module, op.node, mean)
 
 
-def _found(module: Module, node: ast.AST, mean: ast.expr) -> Found:
+def _found(module: Module, node: ast.expr, mean: ast.expr) -> Found:
     return Found(
         node,
         CAUSE,
