@@ -133,16 +133,17 @@ def open_code(path: str | Path) -> Code:
     Raises:
         UserError: there is nothing, or no Python file.
     """
+    shown = " ".join(str(path).split())
     try:
         real = Path(path).expanduser().resolve(strict=True)
         is_folder = real.is_dir()
     except (OSError, RuntimeError, ValueError):
-        raise UserError(f"--code: there is no file or folder `{path}`") from None
+        raise UserError(f"--code: there is no file or folder `{shown}`") from None
     if not is_folder and (real.suffix != ".py" or not real.is_file()):
-        raise UserError(f"--code: `{path}` is neither a Python file nor a folder")
+        raise UserError(f"--code: `{shown}` is neither a Python file nor a folder")
     code = Code(real)
     if not code.files and not code.unread:
-        raise UserError(f"--code: no Python file in `{path}`")
+        raise UserError(f"--code: no Python file in `{shown}`")
     return code
 
 
