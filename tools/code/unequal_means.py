@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from firstbad.tools.code.finding import Found, Pattern
-from firstbad.tools.code.syntax import CONVERTS, SELECTS, Module, Scope
+from firstbad.tools.code.syntax import CONVERTS, SELECTS, Module, Op, Scope
 from firstbad.tools.code.values import MASK, identifier, is_mask
 
 ACCUMULATION = re.compile(r"accum|micro|(^|_)ga_steps")
@@ -52,12 +52,21 @@ def _is_token_mean(module: Module, node: ast.expr) -> bool:
     if op.name in MASKED_MEANS:
         return len(op.args) == 1 and not {"dim", "axis"} & set(op.keywords)
     if op.name in ("cross_entropy", "nll_loss"):
-        return bool(op.of) and "reduction" not in op.keywords and bool(op.library)
+        return _is_over_tokens(module, op)
     if op.name == "mean" and not op.args and not {"dim", "axis"} & set(op.keywords) and op.of:
         return any(
             _is_by_token(module, each) for each in module.trace(op.of, KEEPS, arithmetic="*")
         )
     return False
+
+
+def _is_over_tokens(module: Module, op: Op) -> bool:
+    """Whether a cross entropy is a mean over tokens: flattened, or with some left out."""
+    if op.of is None or not op.library or "reduction" in op.keywords:
+        return False
+    made = [module.op(each) for each in module.trace(op.of)]
+    flat = any(each is not None and each.name in ("view", "reshape", "flatten") for each in made)
+    return flat or "ignore_index" in op.keywords
 
 
 def _is_by_token(module: Module, node: ast.expr) -> bool:

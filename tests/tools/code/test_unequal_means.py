@@ -57,6 +57,7 @@ SPARES = {
     "samples": (
         "ls = []\nfor row in rows:\n    ls.append(masked_mean(x, mask))\nl = sum(ls) / len(ls)"
     ),
+    "labels of samples": "l = F.cross_entropy(logits, labels) / accum_steps",
     "tokens divided": "n = mask.sum() / accum_steps",
     "cross entropy summed": "l = F.cross_entropy(x, y, reduction='sum') / accum_steps",
 }
