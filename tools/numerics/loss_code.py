@@ -47,7 +47,7 @@ class LossCode(Metrics):
 
 @tool
 def read_loss_code(run: Run) -> Measured[LossCode]:
-    """Places in the code of `--code` that break numbers, each with its line and a demonstration.
+    """Places in the code of `--code` that can break numbers, each with a demonstration.
 
     The code is parsed, never imported or executed. Names are followed through assignments of the
     same function and the module; the numbers of a demonstration are computed with the same
@@ -99,10 +99,8 @@ def _unread(looked: Looked) -> Table:
 
 def _summary(looked: Looked, m: LossCode) -> str:
     named = [
-        f"{getattr(m, p.name)} of {p.name.replace('_', ' ')}"
-        for p in PATTERNS
-        if getattr(m, p.name)
+        f"{p.name.replace('_', ' ')} {getattr(m, p.name)}" for p in PATTERNS if getattr(m, p.name)
     ]
-    text = f"{m.n_places} places that break numbers in {m.n_files} files of code, {m.n_lines} lines"
+    text = f"{m.n_places} places that can break numbers in {m.n_lines} lines of {m.n_files} files"
     text += f": {', '.join(named)}" if named else ""
-    return text + (f"; {m.n_unread} files or folders left out" if looked.unread else "")
+    return text + (f"; left out: {m.n_unread}" if looked.unread else "")
