@@ -10,8 +10,8 @@ from firstbad.playbooks.gate import Seen, all_hold, observe
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Pointer
 from firstbad.playbooks.results import CheckResult, Confidence, Finding, LayerResult, Onset
+from firstbad.tools.code import PLACES
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.numerics.loss_code import PLACES
 from firstbad.tools.records.known_faults import FAULTS, MET
 
 LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from firstbad.agent.memo.text import brief
 from firstbad.agent.memo.words import Row
+from firstbad.tools.code import PLACES
 from firstbad.tools.evidence import Evidence, Table
-from firstbad.tools.numerics.loss_code import PLACES
 
 TOLD = 360
 """Characters of one place that is told."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from firstbad.tools.code import PLACES
 from firstbad.tools.code.look import PATTERNS, Looked, look
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Metrics, Table
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
-PLACES = "places in the code"
 EACH = 8
 """Places of one pattern that are listed."""
 LEFT_OUT = 12
