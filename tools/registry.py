@@ -160,6 +160,7 @@ _MODULES = {
         "added_eps",
         "clamps",
         "finite",
+        "loss_code",
         "loss_scale",
         "moved",
         "precision",

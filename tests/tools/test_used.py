@@ -66,6 +66,7 @@ WITHOUT_DATA = (
     "read_accumulation_probe",
     "read_fit_probe",
     "read_judge",
+    "read_loss_code",
     "read_loss_scale",
     "read_trail",
 )
