@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,21 @@ def test_no_secret_and_what_the_run_depends_on(
     assert {"torch", "trl", "transformers"} <= said["versions"].keys()
     assert said["config"]["num_generations"] == 4
     assert said["device"] == "cpu"
+
+
+def test_warnings_of_a_verifier_are_events(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    log = logging.getLogger("verifier.client")
+
+    def verifier(completions: list[Any], trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 1:
+            log.warning("deadline exceeded (%d items), fallback score 0.0", len(completions))
+        log.info("scored")
+        return [float(i % 2) for i in range(len(completions))]
+
+    trainer = make_trainer(rewards=[verifier], max_steps=3)
+    attach(trainer, tmp_path / "record")
+    trainer.train()
+    events = rows_in(tmp_path / "record" / "events.jsonl")
+    assert [(e["kind"], e["step"], e["text"]) for e in events] == [
+        ("warning", 2, "scoring with verifier: deadline exceeded (16 items), fallback score 0.0")
+    ]

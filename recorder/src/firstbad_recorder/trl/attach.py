@@ -238,6 +238,8 @@ class _Attachment:
         """Keep the rows of a generation batch, and number them."""
         import torch
 
+        for text in self.scored.warnings:
+            self.recorder.event("warning", int(self.trainer.state.global_step) + 1, text)
         found = rows.rows_of(self.trainer, inputs, output, self.scored)
         self.generation, self.used = rows.Generation(found), 0
         device = output["completion_ids"].device

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 GOLD = ("answer", "gold", "solution", "ground_truth", "target", "label", "reference")
+MOST_WARNINGS = 3
+"""Of one call of a reward function that are kept."""
 ROW = "recorded_row"
 """Key of a batch that carries the number of each row through shuffling and splitting."""
 
@@ -23,6 +26,8 @@ class Scored:
     seconds: dict[str, float] = field(default_factory=dict)
     """By reward function: of the call that scored the batch."""
     errors: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """What was logged as a warning or worse while the batch was scored."""
 
 
 @dataclass
@@ -81,16 +86,36 @@ def rows_of(
 def timed(
     function: Any, name: str, scored: Callable[[], Scored], clock: Callable[[], float]
 ) -> Any:
-    """A reward function that says how long it took, and what it raised."""
+    """A reward function that says how long it took, what it raised, and what was warned of."""
 
     def called(*args: Any, **more: Any) -> Any:
         start = clock()
+        heard = _Warnings()
+        logging.getLogger().addHandler(heard)
         try:
             return function(*args, **more)
         except Exception as error:
             scored().errors[name] = f"{type(error).__name__}: {error}"[:500]
             raise
         finally:
+            logging.getLogger().removeHandler(heard)
             scored().seconds[name] = round(clock() - start, 6)
+            scored().warnings += [f"scoring with {name}: {text}" for text in heard.texts]
 
     return called
+
+
+class _Warnings(logging.Handler):
+    """The first few different warnings that are logged while it is there."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()[:500]
+        except Exception:  # arguments that do not fit its text
+            text = str(record.msg)[:500]
+        if len(self.texts) < MOST_WARNINGS and text not in self.texts:
+            self.texts.append(text)
