@@ -1,8 +1,8 @@
 """NaN replay: what a plain pass, a watched pass and torch's anomaly mode cost, in one run.
 
-    python benchmarks/nan_replay.py [--width 384] [--layers 6] [--rows 8] [--length 64] [--json]
+    python benchmarks/nan_replay.py [--width 384] [--layers 4] [--rows 8] [--length 64] [--json]
 
-Needs torch. A transformer of some 12 M parameters runs forward and backward; each figure is the
+Needs torch. A transformer of 10 M parameters runs forward and backward; each figure is the
 median over interleaved rounds, and the ratio is to forward and backward alone. Anomaly mode is
 timed on a pass that is finite (it is on before anybody knows) and so is the watched pass, which in
 use runs only after the plain one failed.
@@ -43,10 +43,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     model = model_of(args.width, args.layers)

@@ -41,13 +41,10 @@ def engine_weight(bench: Bench) -> dict[str, object]:
 
 def _weight(bench: Bench, below: float) -> float:
     """Policy gradient with the engine so far below, over that with an equal one."""
-
-    def slope(e: float) -> float:
-        paid, unpaid = (bench([Row(2, a, engine_below=e)]).gradient[0][0] for a in (1.0, 0.0))
-        return paid - unpaid
-
-    at_equal = slope(0.0)
-    return slope(below) / at_equal if at_equal else math.nan
+    rows = [Row(2, a, engine_below=e) for e in (below, 0.0) for a in (1.0, 0.0)]
+    paid, unpaid, paid_at_equal, unpaid_at_equal = (row[0] for row in bench(rows).gradient)
+    at_equal = paid_at_equal - unpaid_at_equal
+    return (paid - unpaid) / at_equal if at_equal else math.nan
 
 
 def _limit(bench: Bench, way: float, power: float) -> float | None:

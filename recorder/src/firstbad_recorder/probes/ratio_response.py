@@ -111,9 +111,8 @@ def _bound(bench: Bench, sign: float, way: float) -> float | None:
 
 
 def _is_cut(bench: Bench, sign: float, away: float) -> bool:
-    paid, unpaid, paid_at_one, unpaid_at_one = (
-        bench([Row(N_TOKENS, a, x)]).gradient[0][0] for x in (away, 0.0) for a in (sign, 0.0)
-    )
+    rows = [Row(N_TOKENS, a, x) for x in (away, 0.0) for a in (sign, 0.0)]
+    paid, unpaid, paid_at_one, unpaid_at_one = (row[0] for row in bench(rows).gradient)
     stands = abs(paid_at_one - unpaid_at_one) * math.exp(away)
     if stands < NOISE * abs(unpaid):  # rounding of another term is larger
         return False
