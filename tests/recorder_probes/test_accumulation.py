@@ -103,7 +103,8 @@ def test_a_division_made_twice_is_one_over_n() -> None:
 
 
 def test_ranks_that_are_summed_and_not_averaged_are_named() -> None:
-    found = {"cosine": 1.0, "norm_ratio": 8.0, "spread": 0.0, "n_microbatches": 4, "world_size": 8}
+    found = {"cosine": 1.0, "norm_ratio": 8.0, "difference": 7.0, "spread": 0.0}
+    found |= {"n_microbatches": 4, "world_size": 8}
     assert named_factor(found) == "world size"
     assert named_factor({**found, "norm_ratio": 0.125}) == "1 / world size"
     assert named_factor({**found, "norm_ratio": 3.3}) == "factor 3.3"

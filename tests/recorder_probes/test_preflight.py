@@ -72,7 +72,8 @@ def test_a_factor_fails_with_both_operands_and_the_fix() -> None:
     report = made.report()
     assert "FAIL  accumulation" in report
     assert "norm ratio 2 (must be 1)" in report
-    assert "looks like number of micro-batches" in report
+    assert "looks like: number of micro-batches" in report
+    assert '"norm_ratio": 1.0' in report
     assert "fix       divide the loss by the number of micro-batches once" in report
 
 

@@ -80,11 +80,11 @@ class Preflight:
 
 
 def _operands(check: Check) -> list[tuple[str, str]]:
-    keys = {*check.bound, "cosine", "norm_ratio"}
-    shown = {key: value for key, value in check.measured.items() if key in keys}
+    measured, bound = check.measured, check.bound
+    shown = [key for key in bound if key in measured and measured[key] != bound[key]]
     return [
-        ("measured", json.dumps(as_plain(shown or check.measured))),
-        ("bound", json.dumps(as_plain(check.bound))),
+        ("measured", json.dumps(as_plain({key: measured[key] for key in shown} or measured))),
+        ("bound", json.dumps(as_plain({key: bound[key] for key in shown} or bound))),
         ("why", check.text),
         ("fix", check.fix),
     ]

@@ -206,7 +206,7 @@ def accumulation(how: Mapping[str, Any]) -> Check:
     """`how`: arguments of `probes.accumulation.accumulation`."""
     measured = probe_accumulation(**how)
     looks = named_factor(measured)
-    bound = {"difference": max(SAME, 10 * measured["spread"])}
+    bound = {"norm_ratio": 1.0, "cosine": 1.0, "difference": max(SAME, 10 * measured["spread"])}
     text = (
         f"{measured['n_microbatches']} micro-batches against one batch: norm ratio "
         f"{measured['norm_ratio']:.4g} (must be 1), cosine {measured['cosine']:.5f} (must be 1)"
@@ -222,7 +222,7 @@ def accumulation(how: Mapping[str, Any]) -> Check:
     faults = []
     if looks is not None:
         named = fixes.get(looks, "compare which rows and which denominator each backward pass has")
-        faults.append((f"{text}: looks like {looks}", named))
+        faults.append((f"{text}; looks like: {looks}", named))
     return _judged("accumulation", measured, bound, faults, text)
 
 

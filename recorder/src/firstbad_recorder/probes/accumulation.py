@@ -44,11 +44,12 @@ def accumulation(
         world_size: Processes that the gradients are joined over, for the name of a factor.
 
     Returns:
-        `cosine`, `norm_ratio` (accumulated over whole), `spread` (relative difference when the
-        whole batch is repeated), `n_microbatches`, `world_size`; `equal_lengths` where `n_tokens`
-        is given; `parameter_delta` with an optimizer; where the gradients differ `cosine_subset`,
-        `even` (see `named_factor`) and `shares` (by how much each part's own gradient enters the
-        accumulated one, over that by which it enters the whole one).
+        `cosine`, `norm_ratio` (accumulated over whole), `difference` (norm of their difference over
+        that of the whole), `spread` (the same when the whole batch is repeated), `n_microbatches`,
+        `world_size`; `equal_lengths` where `n_tokens` is given; `parameter_delta` with an
+        optimizer; where the gradients differ `cosine_subset`, `even` (see `named_factor`) and
+        `shares` (by how much each part's own gradient enters the accumulated one, over that by
+        which it enters the whole one).
 
     Raises:
         ValueError: no gradient arrives at all, or one is not finite.
@@ -63,6 +64,7 @@ def accumulation(
         found: dict[str, Any] = {
             "cosine": _cosine(summed, first),
             "norm_ratio": _norm(summed) / size,
+            "difference": _norm([a - b for a, b in zip(summed, first)]) / size,
             "spread": _norm([a - b for a, b in zip(first, again)]) / size,
             "n_microbatches": len(parts),
             "world_size": world_size,
@@ -79,9 +81,7 @@ def accumulation(
 
 def differs(found: Mapping[str, Any]) -> bool:
     """Whether the two gradients differ by more than rounding, as the reader of the probe judges."""
-    ratio = found["norm_ratio"]
-    difference = math.sqrt(max(0.0, 1 + ratio**2 - 2 * ratio * found["cosine"]))
-    return bool(difference > max(SAME, SPREADS * found["spread"]))
+    return bool(found["difference"] > max(SAME, SPREADS * found["spread"]))
 
 
 def named_factor(found: Mapping[str, Any]) -> str | None:

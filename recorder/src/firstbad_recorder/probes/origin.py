@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,10 @@ class Watch:
         self._forward: dict[int, tuple[str, str]] = {}
         self._held: list[Any] = []
         self._names = {id(p): f"parameter {name}" for name, p in model.named_parameters()}
+        self._given = {
+            p.untyped_storage().data_ptr() for p in model.parameters() if not is_finite(p.detach())
+        }
+        self._views: dict[Any, bool] = {}
         self._count = 0
         self._in_backward = False
         self._handles: list[Any] = []
@@ -145,11 +150,24 @@ class Watch:
             path, where = self._forward[node._sequence_nr()]
         else:
             path, where = "", ""
+        if self._is_view(operation, inputs):
+            return
         for tensor in outputs:
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if not is_finite(tensor):
                 self._remember(name, path, where, node, inputs, tensor)
             else:
                 self._made.pop(id(tensor), None)  # written over in place
+
+    def _is_view(self, operation: Any, inputs: list[Any]) -> bool:
+        """Whether the result only shows numbers again that are known to be finite."""
+        if operation not in self._views:
+            alias = [r.alias_info for r in operation._schema.returns]
+            self._views[operation] = bool(alias) and all(a and not a.is_write for a in alias)
+        known = all(
+            id(t) not in self._made and t.untyped_storage().data_ptr() not in self._given
+            for t in inputs
+        )
+        return self._views[operation] and known
 
     def _remember(
         self, name: str, path: str, where: str, node: Any, inputs: list[Any], tensor: Any
@@ -213,6 +231,17 @@ def measured(name: str, place: str, tensor: Any, loss_mask: Any = None) -> dict[
         "n_nonfinite_masked": masked,
         "largest": float(sound.max()) if values.numel() else None,
     }
+
+
+def is_finite(tensor: Any) -> bool:
+    """A finite sum has finite terms; only where it is none are these looked at one by one."""
+    import torch
+
+    if not tensor.is_floating_point():
+        return True
+    values = tensor.detach()
+    wide = values.dtype if values.dtype == torch.float64 else torch.float32
+    return math.isfinite(float(values.sum(dtype=wide))) or bool(values.isfinite().all())
 
 
 def _caller() -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from firstbad_recorder.probes.origin import Watch, measured
+from firstbad_recorder.probes.origin import Watch, is_finite, measured
 from firstbad_recorder.probes.untouched import rng_states, set_rng_states, zero_grad
 
 
@@ -67,7 +67,7 @@ def _plain(model: Any, loss: Any) -> dict[str, Any]:
 
 def _all_finite(tensors: list[Any]) -> bool:
     """Asked only where the norm overflowed, which finite gradients can do."""
-    return all(bool(t.isfinite().all()) for t in tensors)
+    return all(map(is_finite, tensors))
 
 
 def _watched(model: Any, loss: Callable[[], Any], loss_mask: Any) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def _watched(model: Any, loss: Callable[[], Any], loss_mask: Any) -> dict[str, A
         watch.backward_begins()
         value.backward()
     ends = _ends(model, value)
-    if bool(value.isfinite().all()):
+    if is_finite(value):
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        spoiled, tensors = "gradient", [g for g in gradients if not bool(g.isfinite().all())]
+        spoiled, tensors = "gradient", [g for g in gradients if not is_finite(g)]
     else:
         spoiled, tensors = "loss", [value]
     origins = [origin for t in tensors if (origin := watch.origin_of(t)) is not None]
