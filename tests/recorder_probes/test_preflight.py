@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from firstbad_recorder import Recorder, surroundings
 from firstbad_recorder.preflight import Preflight, preflight
 from firstbad_recorder.preflight_checks import CHECKS
 from firstbad_recorder.probes.loss_function import Stated
@@ -156,7 +158,7 @@ def test_what_is_not_given_is_not_run_and_says_what_it_needs(tmp_path: Path) -> 
     made = preflight(tmp_path)
     assert set(outcomes(made).values()) == {"not_run"}
     assert "pass `loss_function`" in made.report()
-    assert made.key["loss_code"] == made.key["model_shape"] == ""
+    assert made.preflight_key == {"loss_code": "", "model_shape": ""}
     written = json.loads((tmp_path / "certificate.json").read_text())
     assert {check["outcome"] for check in written["checks"]} == {"not_run"}
 
@@ -175,13 +177,31 @@ def test_a_probe_that_breaks_is_not_run_and_nothing_is_raised(tmp_path: Path) ->
 
 def test_the_key_follows_code_settings_and_shape(tmp_path: Path) -> None:
     code = tmp_path / "loss.py"
-    code.write_text("a")
-    one = preflight(loss_code=code, config={"b": 1, "a": 2}, model=small_model()).key
-    assert preflight(loss_code=code, config={"a": 2, "b": 1}, model=small_model()).key == one
-    code.write_text("b")
-    other = preflight(loss_code=code, config={"a": 3, "b": 1}, model=small_model(deep=2)).key
+
+    def key(text: str, config: dict[str, Any], deep: int) -> dict[str, str]:
+        code.write_text(text)
+        preflight(tmp_path, loss_code=code, config=config, model=small_model(deep=deep))
+        written = json.loads((tmp_path / "certificate.json").read_text())["key"]
+        assert isinstance(written, dict)
+        return written
+
+    one = key("a", {"b": 1, "a": 2}, deep=1)
+    assert key("a", {"a": 2, "b": 1}, deep=1) == one
+    other = key("b", {"a": 3, "b": 1}, deep=2)
     assert all(other[part] != one[part] for part in ("loss_code", "config", "model_shape"))
     assert other["versions"] == one["versions"]
+
+
+def test_the_key_of_config_and_versions_is_that_of_the_runs_own_record(tmp_path: Path) -> None:
+    config: dict[str, object] = {"beta": 0.0, "betas": (0.9, 0.95)}
+    preflight(tmp_path, config=config)
+    with Recorder(tmp_path, config=config, versions=surroundings()["versions"]) as recorder:
+        recorder.scalars(1, loss=0.1)
+    run = json.loads((tmp_path / "run.json").read_text())
+    key = json.loads((tmp_path / "certificate.json").read_text())["key"]
+    for part in ("config", "versions"):
+        text = json.dumps(run[part], sort_keys=True, separators=(",", ":"))
+        assert key[part] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_importing_preflight_and_probes_loads_no_torch() -> None:

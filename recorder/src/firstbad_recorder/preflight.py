@@ -8,12 +8,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from firstbad_recorder import preflight_checks as checks
-from firstbad_recorder.plain import as_plain, now
+from firstbad_recorder.certificate import digest, write_certificate
+from firstbad_recorder.plain import as_plain
 from firstbad_recorder.preflight_checks import CHECKS, Check
 from firstbad_recorder.surroundings import surroundings
 
@@ -33,7 +35,9 @@ class Preflight:
     """All checks of one preflight."""
 
     checks: list[Check]
-    key: dict[str, str]
+    preflight_key: dict[str, str]
+    """Digests `loss_code` and `model_shape`, for `Recorder(preflight_key=...)`. Empty where there
+    is nothing to take them of: the certificate then holds for no run."""
     seconds: float
     loss: dict[str, Any] | None = None
     """What `probes.loss_function.examine` found."""
@@ -45,16 +49,11 @@ class Preflight:
         """Names of the checks that failed."""
         return [check.name for check in self.checks if check.outcome == "fail"]
 
-    def certificate(self) -> dict[str, Any]:
-        """The object of `certificate.json`."""
+    def certified(self) -> list[dict[str, Any]]:
+        """Checks as `certificate.json` has them."""
         held = [check for check in self.checks if check.name in CHECKS]
         parts = ("name", "outcome", "measured", "bound", "text")
-        return {
-            "schema_version": 1,
-            "made": now(),
-            "checks": [{part: as_plain(getattr(c, part)) for part in parts} for c in held],
-            "key": self.key,
-        }
+        return [{part: as_plain(getattr(c, part)) for part in parts} for c in held]
 
     def report(self) -> str:
         """One line for each check; of failed ones both operands and the fix."""
@@ -112,7 +111,7 @@ def preflight(
     were.
 
     Args:
-        folder: Where `certificate.json` is written; nowhere without one.
+        folder: Of the record: `certificate.json` is written there.
         loss_function: From a `probes.loss_input.LossInput` to the scalar that `backward()` is
             called on.
         stated: The objective that is meant, a `probes.loss_function.Stated`.
@@ -125,8 +124,9 @@ def preflight(
         consistency: Further arguments of `probes.consistency.consistency`; dropout and the like
             stay as they are unless `keep_mode` is False.
         nll: Likelihood of 4 to 8 fixed completions, as `probes.fit.fit` takes it.
-        config: Settings in force.
-        versions: Library versions; those of the process unless given.
+        config: Settings in force, as they are given to `Recorder`.
+        versions: Library versions, as they are given to `Recorder`; those of `surroundings()`
+            unless given.
         loss_code: File whose text is the loss; else the source of `loss_function`.
     """
     begin = time.perf_counter()
@@ -142,15 +142,14 @@ def preflight(
     ]  # fmt: skip
     for name, check, argument in inputs:
         done.append(_run(name, None if argument is None else lambda: check(argument)))  # noqa: B023
-    key = {
-        "loss_code": _code(loss_function, loss_code),
-        "config": _digest(config),
-        "versions": _digest(surroundings()["versions"] if versions is None else versions),
-        "model_shape": _shape(model),
-    }
+    key = {"loss_code": _code(loss_function, loss_code), "model_shape": _shape(model)}
     made = Preflight(done, key, time.perf_counter() - begin, loss, audit)
     if folder is not None:
-        _write(Path(folder), made.certificate())
+        settings = {} if config is None else config
+        libraries = surroundings()["versions"] if versions is None else versions
+        about: dict[str, Any] = {"config": settings, "versions": libraries, "preflight_key": key}
+        with suppress(OSError):  # the file that is missing says it
+            write_certificate(folder, made.certified(), **about)
     return made
 
 
@@ -215,27 +214,7 @@ def _code(function: Callable[[Any], Any] | None, file: str | os.PathLike[str] | 
     return ""
 
 
-def _digest(values: Mapping[str, Any] | None) -> str:
-    if values is None:
-        return ""
-    text = json.dumps(as_plain(values), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _shape(model: Any) -> str:
     if model is None:
         return ""
-    shapes = {name: [list(p.shape), str(p.dtype)] for name, p in model.named_parameters()}
-    return _digest(shapes)
-
-
-def _write(folder: Path, certificate: Mapping[str, Any]) -> None:
-    """Whole or not at all; a folder that cannot be written is said by the file that is missing."""
-    target = folder / "certificate.json"
-    part = target.with_name(target.name + ".part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(certificate, allow_nan=False, indent=1) + "\n")
-        os.replace(part, target)
-    except OSError:
-        pass
+    return digest({name: [list(p.shape), str(p.dtype)] for name, p in model.named_parameters()})
