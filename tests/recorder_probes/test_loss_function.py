@@ -9,6 +9,7 @@ import pytest
 
 from firstbad_recorder.probes.loss_function import Stated, examine, objective, wrongly_cut
 from firstbad_recorder.probes.loss_input import LossFunction
+from firstbad_recorder.probes.ratio_response import near_bounds
 from recorder_probes import losses
 
 torch = pytest.importorskip("torch")
@@ -140,6 +141,18 @@ def test_trl_loss_types_are_told_as_far_as_they_differ(
     loss: LossFunction, types: list[str]
 ) -> None:
     assert examine(loss)["loss_types"] == types
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_the_same_is_found_in_other_dtypes_up_to_their_rounding(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    found = examine(losses.ppo(losses.row_mean, high=0.28, beta=0.04), kind)
+    assert found["loss_types"] == ["grpo"]
+    assert found["kl"]["coefficient"] == pytest.approx(0.04, rel=0.01)
+    at = near_bounds(found["ratio"]["bounds"])
+    assert at == pytest.approx({(1.0, "high"): 1.28, (-1.0, "low"): 0.8}, rel=0.01)
+    assert examine(losses.unclipped, kind)["ratio"]["form"] == "ratio"
+    assert examine(losses.with_engine("plain"), kind)["engine"]["form"] == "plain"
 
 
 def test_the_ratio_of_a_sequence_is_told_from_that_of_a_token() -> None:

@@ -52,7 +52,8 @@ def _limit(bench: Bench, way: float, power: float) -> float | None:
 
     def follows(distance: float) -> bool:
         away = way * distance
-        return near(_weight(bench, away), math.exp(power * away), 1e-4 + 1e-4 * distance)
+        rounding = max(1e-4, bench.eps) * (2 + distance)
+        return near(_weight(bench, away), math.exp(power * away), rounding)
 
     inside, outside = 0.0, None
     for distance in GRID:

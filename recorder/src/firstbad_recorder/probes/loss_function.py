@@ -11,7 +11,7 @@ from firstbad_recorder.probes.engine_weight import engine_weight
 from firstbad_recorder.probes.kl_term import GRADIENTS, kl_term
 from firstbad_recorder.probes.loss_input import Bench, LossFunction, Row, near
 from firstbad_recorder.probes.loss_numerics import loss_numerics
-from firstbad_recorder.probes.ratio_response import gate, ratio_response
+from firstbad_recorder.probes.ratio_response import gate, near_bounds, ratio_response
 from firstbad_recorder.probes.weighting import WEIGHTS, policy_gradient, weighting
 
 KNOWN = ("clip", "ratio", "capped_weight", "constant", "sigmoid")
@@ -75,17 +75,13 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
         "mixes_advantages": _mixes_advantages(bench),
     }
     limited = any(
-        b["ratio"] and b["advantage"] < 0 and b["side"] == "high" for b in bounds_of(ratio)
+        b["advantage"] < 0 and b["side"] == "high" and b["ratio"] is not None
+        for b in ratio.get("bounds", ())
     )
-    hidden = found["numerics"].pop("hidden")
+    hidden = found["numerics"].pop("hidden") and ratio["direction"] == "up"
     found["numerics"]["exp_before_clamp"] = limited and hidden
     found["loss_types"] = loss_types(found)
     return found
-
-
-def bounds_of(ratio: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Where `ratio_response` found cuts."""
-    return [b for b in ratio.get("bounds", ()) if b["ratio"] is not None]
 
 
 def _mixes_advantages(bench: Bench) -> bool:
@@ -128,13 +124,11 @@ def loss_types(found: Mapping[str, Any]) -> list[str]:
 def wrongly_cut(ratio: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Sides at which a gradient is cut that must flow: low at A > 0, or high at A < 0 beside it.
 
-    A limit far out on both of them is one on the log-ratio, and a high one at A < 0 alone is a dual
-    clip.
+    A high one at A < 0 alone is a dual clip.
     """
-    at = {(b["advantage"], b["side"]): b["ratio"] for b in bounds_of(ratio)}
-    low = at.get((1.0, "low"))
-    high = at.get((-1.0, "high"))
-    if ratio.get("form") != "clip" or low is None or low < math.exp(-5.0):
+    at = near_bounds(ratio.get("bounds", ()))
+    low, high = at.get((1.0, "low")), at.get((-1.0, "high"))
+    if ratio.get("form") != "clip" or low is None:
         return []
     wrong = [{"advantage": 1.0, "side": "low", "ratio": low}]
     if high is not None:
@@ -155,8 +149,6 @@ def objective(
     sides are tested and no setting. `measured` is in units of the stated reduction, or of the
     weight at ratio 1 where none is stated.
     """
-    import torch
-
     found = found or examine(loss_function, dtype, device)
     meant = stated or Stated()
     bench = Bench(loss_function, dtype, device)
@@ -179,7 +171,7 @@ def objective(
             cases.append(_case(name, 0.0, 1.0, beta * GRADIENTS[estimator](above), pull))
     twice = [bench([Row(2, 1.0), Row(2, -1.0)]).gradient[0][0] for _ in range(2)]
     repeated = abs(twice[0] - twice[1]) / abs(unit)
-    return {"cases": cases, "spread": max(repeated, torch.finfo(dtype or torch.float32).eps)}
+    return {"cases": cases, "spread": max(repeated, bench.eps)}
 
 
 def _case(
@@ -196,7 +188,7 @@ def _case(
 
 def _limits(meant: Stated, ratio: Mapping[str, Any]) -> tuple[float, float, float | None]:
     """Ratios at which the stated clip cuts; as found where it is not stated."""
-    at = {(b["advantage"], b["side"]): b["ratio"] for b in bounds_of(ratio)}
+    at = near_bounds(ratio.get("bounds", ()))
     low = at.get((-1.0, "low")) if meant.epsilon_low is None else 1 - meant.epsilon_low
     high = at.get((1.0, "high")) if meant.epsilon_high is None else 1 + meant.epsilon_high
     dual = meant.dual_clip

@@ -68,6 +68,13 @@ class Bench:
     device: Any = "cpu"
     n_calls: int = field(default=0, init=False)
 
+    @property
+    def eps(self) -> float:
+        """Relative distance of neighbouring numbers in the dtype."""
+        import torch
+
+        return float(torch.finfo(self.dtype or torch.float32).eps)
+
     def __call__(
         self, rows: Sequence[Row], width: int = 0, masked: float | None = None
     ) -> Reaction:

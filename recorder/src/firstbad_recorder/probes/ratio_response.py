@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from firstbad_recorder.probes.loss_input import Bench, Row, near
 
@@ -13,8 +13,10 @@ FAR = (6.0, 8.0, 10.0, 15.0, 19.0, 21.0, 30.0, 50.0, 75.0)
 """Distances of the log-ratio from 0 that are tried, in nats; exp of more overflows in float32."""
 LEAST = 1e-3
 """Gradient over ratio below which it counts as cut."""
-NOISE = 1e-3
+NOISE = 0.02
 """Share of another term's gradient below which a difference from it is rounding."""
+CLIP = 5.0
+"""nats within which a cut is a clip; further out it is a fuse, or where a number underflows."""
 HARD = 1e-3
 """Nats before a cut within which the gradient still stands."""
 N_TOKENS = 2
@@ -55,9 +57,18 @@ def ratio_response(bench: Bench) -> dict[str, Any]:
         for side, way in (("low", -1.0), ("high", 1.0))
     ]
     found |= _form(curves, bounds)
-    found["bounds"] = bounds if found["form"] == "clip" else []
+    found["bounds"] = bounds if found["form"] in ("clip", "ratio") else []
     found["log_ratio_clamp"] = _clamp(found["bounds"])
     return found
+
+
+def near_bounds(bounds: Sequence[Mapping[str, Any]]) -> dict[tuple[float, str], float]:
+    """Ratios of cuts that are near enough to be a clip, by sign of the advantage and side."""
+    return {
+        (b["advantage"], b["side"]): b["ratio"]
+        for b in bounds
+        if b["ratio"] is not None and abs(math.log(b["ratio"])) < CLIP
+    }
 
 
 def _clamp(bounds: list[dict[str, Any]]) -> list[float] | None:
@@ -170,7 +181,7 @@ def _clip(curves: list[Curve], bounds: list[dict[str, Any]]) -> dict[str, Any] |
             ratio = math.exp(away)
             if not near(m, ratio) and abs(m) > LEAST * ratio:
                 return None
-    return {"form": "clip" if any(b["ratio"] for b in bounds) else "ratio"}
+    return {"form": "clip" if near_bounds(bounds) else "ratio"}
 
 
 def _capped(curves: list[Curve]) -> dict[str, Any] | None:
