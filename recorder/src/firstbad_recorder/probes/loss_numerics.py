@@ -1,0 +1,85 @@
+"""Where a loss leaves the finite numbers, and how small a difference it still sees."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from firstbad_recorder.probes.loss_input import Bench, Row, finite
+
+LOG_RATIOS = (1.0, 2.0, 5.0, 10.0, 11.0, 12.0, 15.0, 20.0, 30.0, 50.0, 80.0, 85.0, 90.0, 100.0, 1e3)
+TINY = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+LEVEL = -10.0
+"""Log-prob at which small differences are tried: 0.0625 nats apart in bfloat16."""
+
+
+def loss_numerics(bench: Bench) -> dict[str, Any]:
+    """What large, small and infinite log-probs do to value and gradient.
+
+    Returns:
+        `finite_up_to` (largest log-ratio of those tried up to which all is finite, in nats),
+        `beyond` (what comes after it, a list of `{"advantage", "log_ratio", "value", "gradient"}`,
+        each `finite` or `not finite`), `hidden` (whether with an advantage below 0, where only a
+        limit on the ratio bounds the loss, the value is finite and the gradient is not),
+        `masked_infinity` (`finite` or `not finite`: -Inf at places that are not trained),
+        `empty_batch` (the same, no trained token at all), `smallest_difference` (smallest log-ratio
+        at a log-prob of -10 that gradient or value follows within 10 %; None where neither
+        depends on it).
+    """
+    beyond: list[dict[str, Any]] = []
+    up_to = LOG_RATIOS[-1]
+    for away in (x for size in LOG_RATIOS for x in (size, -size)):
+        for advantage in (1.0, -1.0):
+            answer = bench([Row(2, advantage, away), Row(2, advantage)])
+            if finite(answer):
+                continue
+            up_to = min(up_to, max((x for x in LOG_RATIOS if x < abs(away)), default=0.0))
+            value = math.isfinite(answer.value)
+            gradient = all(math.isfinite(g) for row in answer.gradient for g in row)
+            beyond.append({
+                "advantage": advantage,
+                "log_ratio": away,
+                "value": _word(value),
+                "gradient": _word(gradient),
+            })  # fmt: skip
+    rows = [Row(2, 1.0), Row(4, -1.0)]
+    return {
+        "finite_up_to": up_to,
+        "beyond": beyond,
+        "hidden": any(
+            b["advantage"] < 0 and b["value"] == "finite" and b["gradient"] != "finite"
+            for b in beyond
+        ),
+        "masked_infinity": _word(finite(bench(rows, masked=-math.inf))),
+        "empty_batch": _word(finite(bench([Row(0), Row(0)], 4))),
+        "smallest_difference": _smallest(bench),
+    }
+
+
+def _word(is_finite: bool) -> str:
+    return "finite" if is_finite else "not finite"
+
+
+def _smallest(bench: Bench) -> float | None:
+    """By the gradient where it follows the ratio, else by the value; from large to small."""
+    rows = [Row(1, -1.0, x, level=LEVEL) for x in (0.0, *TINY)]
+    gradients = [bench([row]).gradient[0][0] for row in rows]
+    values = [bench([row]).value for row in rows]
+    for figures in (gradients, values):
+        if not figures[0] and not any(figures):
+            continue
+        scale = gradients[0]
+        if not scale:
+            continue
+        changes = [(f - figures[0]) / scale for f in figures[1:]]
+        return _resolved(changes) if any(changes) else None
+    return None
+
+
+def _resolved(changes: list[float]) -> float:
+    smallest = math.inf
+    for away, change in sorted(zip(TINY, changes), reverse=True):
+        if abs(abs(change) - math.expm1(away)) > 0.2 * away:
+            break
+        smallest = away
+    return smallest
