@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from firstbad_recorder.recorder import Recorder
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl import passes, rows, step, weights
 from firstbad_recorder.trl.micro import Micro, Pass, trained
+from firstbad_recorder.trl.settings import settings_of
 from firstbad_recorder.trl.wrap import wrap
 
 CHECK_ROWS = 8
-_SECRET = re.compile(r"token$|secret|password|api_?key|credential", re.I)
 _OWN = frozenset({
     "loss", "reward", "kl", "entropy", "grad_norm", "learning_rate", "completions/mean_length",
     "completions/max_length", "completions/clipped_ratio", "clip_ratio/region_mean",
@@ -244,17 +243,7 @@ class _Attachment:
         self.generation, self.used = rows.Generation(found), 0
         device = output["completion_ids"].device
         output[rows.ROW] = torch.arange(len(found), device=device)
-        width = output["completion_ids"].shape[1]
-        lengths = torch.tensor([len(ids) for ids in self.scored.ids], device=device)
-        # What was generated, whatever the masks are changed to later.
-        output["recorded_made"] = torch.arange(width, device=device) < lengths.unsqueeze(1)
-        tools = output.get("tool_mask")
-        if tools is not None:
-            tools = tools.bool()
-            engine = output.get("sampling_per_token_logps")
-            if engine is not None:  # what no log-prob was given for was not sampled
-                tools = tools & ~torch.isnan(engine)
-            output["recorded_tools"] = tools.clone()
+        output[rows.SOURCE] = rows.sources(self.trainer, output, self.scored)
 
     def begin_micro(self, inputs: dict[str, Any]) -> Micro | None:
         """The micro-batch whose loss is computed now."""
@@ -372,25 +361,6 @@ class _Attachment:
         """Learning rate of the next update."""
         schedule = getattr(self.trainer, "lr_scheduler", None)
         return None if schedule is None else float(schedule.get_last_lr()[0])
-
-
-def settings_of(trainer: Any) -> dict[str, object]:
-    """Settings as they are in force, without what may be a secret."""
-    found = {
-        key: value
-        for key, value in trainer.args.to_dict().items()
-        if not _SECRET.search(key) or value is None
-    }
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    found |= {
-        "world_size": int(trainer.accelerator.num_processes),
-        "model_dtype": str(next(model.parameters()).dtype).rpartition(".")[2],
-        "trainer_class": type(trainer).__name__,
-        "reward_funcs": list(trainer.reward_func_names),
-        "eos_token_id": sorted(int(i) for i in trainer.eos_token_ids),
-        "pad_token_id": trainer._tokenizer.pad_token_id,
-    }
-    return found
 
 
 def _device(trainer: Any) -> str:

@@ -10,8 +10,11 @@ from typing import Any
 GOLD = ("answer", "gold", "solution", "ground_truth", "target", "label", "reference")
 MOST_WARNINGS = 3
 """Of one call of a reward function that are kept."""
+PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
+"""Values of `source`, as FORMAT.md has them."""
+SOURCE = "recorded_source"
 ROW = "recorded_row"
-"""Key of a batch that carries the number of each row through shuffling and splitting."""
+"""Keys of a batch that carry sources and the number of each row through shuffling and splitting."""
 
 
 @dataclass
@@ -81,6 +84,45 @@ def rows_of(
             "latency_seconds": dict(scored.seconds),
         })  # fmt: skip
     return found
+
+
+def sources(trainer: Any, output: dict[str, Any], scored: Scored) -> Any:
+    """(R, T) where each token of a batch comes from, told by the ids that were generated.
+
+    Not by masks: what these are changed to is what a record has to show. Tool tokens are what the
+    engine gave no log-prob for, or what the trainer says, where there are tools at all.
+    """
+    import torch
+
+    ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+    seen = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1).bool()
+    width, usual = ids.shape[1], output["prompt_ids"].shape[1]
+    found = torch.where(seen, PROMPT, PADDING)
+    tools = output.get("tool_mask") if _has_tools(trainer) else None
+    engine = output.get("sampling_per_token_logps")
+    for i, made in enumerate(scored.ids):
+        n = len(made)
+        wanted = torch.tensor(list(made), device=ids.device, dtype=ids.dtype)
+        starts = [usual, *range(width - n, -1, -1)]
+        at = next(
+            (k for k in starts if k + n <= width and bool((ids[i, k : k + n] == wanted).all())),
+            None,
+        )
+        if at is None:  # tokenised again: what stands behind the prompt
+            at, n = usual, int(output["completion_mask"][i].sum())
+        found[i, at + n :] = PADDING
+        found[i, at : at + n] = SAMPLED
+        if tools is not None and at == usual:
+            off = ~tools[i, :n].bool()
+            if engine is not None:
+                off = off | torch.isnan(engine[i, :n])
+            found[i, at : at + n][off] = TOOL
+    return found.to(torch.uint8)
+
+
+def _has_tools(trainer: Any) -> bool:
+    names = ("tools", "rollout_func", "environments", "environment_factories")
+    return any(getattr(trainer, name, None) for name in names)
 
 
 def timed(

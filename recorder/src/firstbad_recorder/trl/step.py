@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firstbad_recorder.trl.micro import Micro, denominator, slope
-from firstbad_recorder.trl.rows import Generation
-
-PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
+from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE, Generation
 
 
 @dataclass
@@ -48,7 +46,6 @@ def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
             "source": _sources(micro),
             "attention_mask": passed.attended,
             "loss_mask": _placed(mask.to(torch.uint8), width, 0),
-            "position": (passed.attended.long().cumsum(1) - 1).clamp(min=0),
             "logp_new": passed.logp.float(),
             "logp_old": micro.old,  # what ratios are taken against: here it may be the pass itself
             "logp_ref": micro.inputs.get("ref_per_token_logps"),
@@ -110,22 +107,10 @@ def _placed(values: Any, width: int, fill: float) -> Any:
 
 
 def _sources(micro: Micro) -> Any:
-    """(R, T) where each token comes from, as the generation said: not what the loss uses."""
-    import torch
-
-    passed = micro.passed
-    assert passed is not None
-    made = micro.inputs.get("recorded_made")
-    if made is None:
-        made = micro.inputs["completion_mask"]
-    tools = micro.inputs.get("recorded_tools")
-    of_completion = torch.where(made.bool(), SAMPLED, PADDING)
-    if tools is not None:
-        of_completion = torch.where(made.bool() & ~tools.bool(), TOOL, of_completion)
-    width = passed.ids.shape[1]
-    right = of_completion.shape[1]
-    prompt = torch.where(passed.attended[:, : width - right].bool(), PROMPT, PADDING)
-    return torch.cat([prompt, of_completion[:, -width:]], dim=1).to(torch.uint8)
+    """(R, T) where each token of the pass comes from, as `rows.sources` has it."""
+    assert micro.passed is not None
+    known, width = micro.inputs[SOURCE], micro.passed.ids.shape[1]
+    return known[:, -width:] if known.shape[1] >= width else _placed(known, width, PADDING)
 
 
 def ledger_of(
