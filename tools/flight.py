@@ -13,7 +13,7 @@ from firstbad.tools.asked import Asked
 from firstbad.tools.evidence import Source
 
 _LARGEST = 1e300
-Kept = Literal["last_good", "first_bad", "after", "baseline", "call"]
+Kept = Literal["last_good", "first_bad", "after", "baseline", "call", "ring"]
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,8 @@ class FlightStep:
     compute_dtypes: Mapping[str, str] = field(default_factory=dict)
     microbatches: tuple[Microbatch, ...] = ()
     trail: tuple[Trail, ...] = ()
+    """Of the rank with most tensors that are not finite, or else of the lowest one."""
+    trail_rank: int = 0
     clamps: tuple[Clamp, ...] = ()
     norms: tuple[Norms, ...] = ()
     parameters: tuple[ParameterGroup, ...] = ()
