@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from firstbad.tools.asked import Asked
+from firstbad.tools.certificate import Certificate
 from firstbad.tools.evidence import Source
 
 _LARGEST = 1e300
@@ -214,6 +215,7 @@ class Flight(Asked):
         *,
         syncs: Sequence[Sync] = (),
         probes: Sequence[Probe] = (),
+        certificate: Certificate | None = None,
         requested: Mapping[str, object] | None = None,
         versions: Mapping[str, str] | None = None,
         device: str | None = None,
@@ -226,6 +228,7 @@ class Flight(Asked):
         self.steps = tuple(sorted(steps))
         self.syncs = tuple(syncs)
         self.probes = tuple(probes)
+        self.certificate = certificate
         self.requested: Mapping[str, object] = requested or {}
         """Settings as asked for, flat; empty where not recorded."""
         self.versions: Mapping[str, str] = versions or {}

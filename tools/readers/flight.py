@@ -30,6 +30,7 @@ from firstbad.tools.flight import (
 )
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
+from firstbad.tools.readers.certificate import read_certificate
 from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
@@ -92,11 +93,17 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
                 syncs += _sync(row)
             else:
                 probes += _probe(row)
+    file = root.first(record.folder + "certificate.json")
+    certificate = None if file is None else read_certificate(root, file, about)
+    if file is not None:
+        kept.files.add(file.name)
+        sources.append(file)
     kept.flight = Flight(
         list(steps),
         lambda step: _flight_step(root, step, steps[step], ranks, is_held=step in held),
         syncs=sorted(syncs, key=lambda s: s.step),
         probes=probes,
+        certificate=certificate,
         requested=_object(about, "requested"),
         versions={k: as_text(v) for k, v in _object(about, "versions").items()},
         device=_device(about),

@@ -59,6 +59,7 @@ class Recorder:
         versions: Mapping[str, object] | None = None,
         device: str | None = None,
         environment: Mapping[str, object] | None = None,
+        preflight_key: Mapping[str, object] | None = None,
         max_bytes: int = 2**30,
         rank: int = 0,
         ring_steps: int = 8,
@@ -75,6 +76,8 @@ class Recorder:
             versions: Versions of the libraries that compute, by name (see `surroundings`).
             device: What computes, in words.
             environment: Environment variables that bear on the numbers. Leave secrets out.
+            preflight_key: Digests `loss_code` and `model_shape`, by which a certificate is held
+                against the run.
             max_bytes: Most that this process may take on disk. What comes later is counted in
                 `dropped` and not written; the last twentieth is kept for events, and steps leave
                 a fifth to lines.
@@ -95,7 +98,12 @@ class Recorder:
         self._folder = Folder(self._ranks.folder, begin, max_bytes)
         self._ring = Ring(self._folder, ring_steps, ring_bytes, baseline_every)
         self._begun = False
-        about = {"requested": requested, "versions": versions, "environment": environment}
+        about = {
+            "requested": requested,
+            "versions": versions,
+            "environment": environment,
+            "preflight_key": preflight_key,
+        }
         self._folder.begin["config"] = self._settings(config)
         self._folder.begin |= {k: self._settings(v) for k, v in about.items() if v is not None}
         if device is not None:
