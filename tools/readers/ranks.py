@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from firstbad.tools.errors import UserError
 from firstbad.tools.paths import File, Root
-from firstbad.tools.readers.tensors import Array
+from firstbad.tools.readers.tensors import MAX_NUMBERS, Array
 from firstbad.tools.run import Capture
 
 Files = Mapping[str, File]
@@ -59,10 +60,16 @@ def in_ranks(files: ByRank, name: str) -> Iterator[tuple[int, File]]:
 
 
 def joined(captures: Sequence[Capture]) -> Capture:
-    """Captures of several ranks as one: the rows of the second behind those of the first."""
+    """Captures of several ranks as one: the rows of the second behind those of the first.
+
+    Raises:
+        UserError: rows of one rank and tokens of another make it too large.
+    """
     if len(captures) == 1:
         return captures[0]
     first = captures[0]
+    for name in ("completion_mask", "prompt_source"):
+        _fitting([c.arrays[name] for c in captures])
     names = [n for n in first.arrays if all(n in c.arrays for c in captures)]
     left = {n for c in captures for n in (*c.arrays, *c.unmapped)} - set(names)
     return Capture(
@@ -100,6 +107,12 @@ class _Joined(Mapping[str, Array]):
         return len(self._names)
 
 
+def _fitting(arrays: Sequence[Array]) -> None:
+    rows, width = sum(map(len, arrays)), max(array.shape[-1] for array in arrays)
+    if rows * width > MAX_NUMBERS:
+        raise UserError(f"{rows:,} rows of {width:,} tokens in all ranks together, too many")
+
+
 def _behind_one_another(name: str, arrays: Sequence[Array]) -> Array:
     """(R,) or (R, T): places that shorter rows do not have are as `read_ragged` leaves them."""
     if all(array.ndim == 1 for array in arrays):
@@ -107,6 +120,8 @@ def _behind_one_another(name: str, arrays: Sequence[Array]) -> Array:
     # One number for each row where the others have one for each token.
     wide = [a if a.ndim == 2 else np.repeat(a[:, None], 1, axis=1) for a in arrays]
     width = max(array.shape[1] for array in wide)
+    if name == "engine_token_id":
+        _fitting(wide)
     kind = np.result_type(*wide)
     blank = np.nan if kind.kind == "f" else -1 if name == "engine_token_id" else 0
     out = np.full((sum(map(len, wide)), width), blank, kind)
