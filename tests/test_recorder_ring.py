@@ -227,6 +227,10 @@ def test_a_stronger_mark_of_an_earlier_process_stays(tmp_path: Path) -> None:
     for step in range(3, 6):
         second.hold(step, rollouts=[{"sample": "second"}])
     second.close()
+    third = Recorder(tmp_path, **QUIET)
+    third.hold(3, rollouts=[{"sample": "third"}])  # and is killed
+    Recorder(tmp_path).close()
     row = json.loads((tmp_path / "steps/00000003/rollouts.jsonl").read_text())
     assert row["sample"] == "first"
     assert kept(tmp_path)[3] == "first_bad"
+    assert held(tmp_path) == []

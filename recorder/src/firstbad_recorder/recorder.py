@@ -26,6 +26,10 @@ from firstbad_recorder.tensors import ragged
 _MAX_CONFIG = 256 * 1024
 _RESERVED = ("step", "time")
 _MOST_SAID = 5
+_SHARED = (
+    "another process records in this folder at the same time: give each its `rank`, or a folder of "
+    "its own"
+)
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
@@ -133,7 +137,7 @@ class Recorder:
         self._begun = True
         self._restarted = self._folder.restarted
         if self._folder.shared:  # what the other one holds is its own
-            self.event("warning", None, "another process records in this folder at the same time")
+            self.event("warning", None, _SHARED)
         else:
             self._ring.adopt()
         self._ranks.begin()

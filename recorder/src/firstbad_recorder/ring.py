@@ -56,7 +56,7 @@ class Ring:
                 self._baselines.append(int(name))
         self._held = {int(name): 0 for name in self._folder.names(RING)}
         self.keep_all(ENDED, "held when an earlier process ended")
-        self._held.clear()
+        self.clear()  # what was kept before as something stronger
         self._kept.clear()  # a step of that number may come again
         self._folder.tidy()
 
