@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from firstbad.tools.certificate import Certificate, CertifiedCheck
 from firstbad.tools.evidence import Evidence, Source
 from firstbad.tools.flight import (
     FirstToken,
@@ -716,6 +717,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         list(kept),
         kept.__getitem__,
         syncs=syncs,
+        certificate=Certificate("2026-01-01", (CertifiedCheck("accumulation", "pass"),)),
         requested=dict(run.config.values),
     )
     return with_calls(run)
