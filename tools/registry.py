@@ -80,6 +80,7 @@ _MODULES = {
         "sudden",
     ),
     "records": (
+        "certificate",
         "chat_template",
         "data_position",
         "duplicates",

@@ -29,7 +29,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-EventKind = Literal["resume", "config_change", "phase", "warning", "error", "end"]
+EventKind = Literal["resume", "config_change", "phase", "warning", "error", "alarm", "end"]
 
 
 @dataclass(frozen=True)
