@@ -88,6 +88,10 @@ class _Attachment:
         self.micro: Micro | None = None
         self.step = step.Step()
         self.moves: weights.Moves | None = None
+        self.heard: list[Any] = []
+        """Squared norms of the gradients that arrive, of the micro-batch at hand."""
+        self.listening: list[Any] = []
+        """Hooks that are there in the steps that are looked at more closely."""
         self.used = 0
         """Rows of the generation batch that updates were made on, each time counted."""
         self.began = time.monotonic()
@@ -251,7 +255,23 @@ class _Attachment:
         if numbers is None:
             self.recorder.lost(LookupError("rows of a micro-batch lost their numbers"))
             return None
-        return Micro(dict(inputs), numbers.tolist(), self.uses, len(self.step.micros))
+        micro = Micro(dict(inputs), numbers.tolist(), self.uses, len(self.step.micros))
+        if self._due():
+            self.listen()
+            micro.squares = self.heard = []
+        return micro
+
+    def listen(self) -> None:
+        """Hear the gradient of every parameter as it arrives, before it is added to others."""
+        if self.listening:
+            return
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                hook = parameter.register_hook(
+                    lambda g: self.heard.append(g.detach().double().square().sum())
+                )
+                self.listening.append(hook)
 
     def passed(
         self, micro: Micro, ids: Any, attended: Any, found: Any, again: Callable[..., Any]
@@ -312,6 +332,8 @@ class _Attachment:
     def end_step(self, number: int) -> None:
         """Write the step that has just been made."""
         seen, self.step = self.step, step.Step()
+        while self.listening:
+            self.listening.pop().remove()
         now = time.monotonic()
         seconds, self.began = now - self.began, now
         if not seen.micros:

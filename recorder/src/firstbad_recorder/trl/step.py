@@ -9,6 +9,9 @@ from typing import Any
 from firstbad_recorder.trl.micro import Micro, denominator, slope
 from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE, Generation
 
+DUE = 1e-3
+"""Absolute slope of a token's loss from which a gradient of exactly 0 is none."""
+
 
 @dataclass
 class Step:
@@ -123,12 +126,12 @@ def ledger_of(
     """Lines of microbatches.jsonl: denominators and losses as they were measured."""
     import torch
 
+    measured = [_divided(micro, mask, settings) for micro, mask in zip(micros, masks)]
+    known = [divided for divided, _, _ in measured if divided is not None]
     found: list[dict[str, object]] = []
-    for micro, mask in zip(micros, masks):
+    for micro, mask, (divided, kind, silent) in zip(micros, masks, measured):
         passed = micro.passed
         assert passed is not None
-        slopes = slope(micro, settings.epsilon_low, settings.epsilon_high, settings.beta)
-        divided, kind = denominator(micro, mask, slopes, settings.by_rows)
         ratio = torch.exp(passed.logp.float() - micro.old.float())[mask]
         row: dict[str, object] = {
             "update": micro.update,
@@ -138,10 +141,13 @@ def ledger_of(
             "samples": generation.names(micro.rows),
             "n_samples": len(micro.rows),
             "n_tokens": int(mask.sum()),
-            "scale": 1.0,
-            "denominator": divided,
+            # Nothing flows back although its tokens have an advantage: it counts 0 times, whatever
+            # it is divided by.
+            "scale": 0.0 if silent else 1.0,
+            "denominator": known[0] if silent and known else divided,
             "denominator_counts": kind or None,
             "loss": _product(micro.loss, micro.factor),
+            "grad_norm": micro.grad_norm(),
         }
         if ratio.numel():
             quantiles = torch.tensor([0.5, 0.95, 0.99], device=ratio.device, dtype=ratio.dtype)
@@ -152,6 +158,18 @@ def ledger_of(
             row["clip_high_share"] = float((ratio > 1 + settings.epsilon_high).float().mean())
         found.append(row)
     return found
+
+
+def _divided(micro: Micro, mask: Any, settings: Settings) -> tuple[float | None, str, bool]:
+    """Measured denominator, what it counts, and whether nothing flows back that should."""
+    slopes = slope(micro, settings.epsilon_low, settings.epsilon_high, settings.beta)
+    divided, kind = denominator(micro, mask, slopes, settings.by_rows)
+    passed = micro.passed
+    assert passed is not None
+    if divided is not None or passed.gradient is None:
+        return divided, kind, False
+    due = mask & (slopes.abs() > DUE)
+    return None, "", bool(due.any()) and not bool(passed.gradient.any())
 
 
 def _product(loss: Any, factor: Any) -> float | None:
