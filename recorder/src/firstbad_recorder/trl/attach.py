@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from firstbad_recorder.probes.trail import replay
 from firstbad_recorder.recorder import Recorder
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl import passes, rows, step, weights
 from firstbad_recorder.trl.micro import Micro, Pass, trained
+from firstbad_recorder.trl.preflight import as_before
 from firstbad_recorder.trl.settings import settings_of
 from firstbad_recorder.trl.wrap import wrap
 
 CHECK_ROWS = 8
+MOST_REPLAYS = 2
+"""Steps whose gradient is not finite that are gone through again."""
 _OWN = frozenset({
     "loss", "reward", "kl", "entropy", "grad_norm", "learning_rate", "completions/mean_length",
     "completions/max_length", "completions/clipped_ratio", "clip_ratio/region_mean",
@@ -88,6 +93,9 @@ class _Attachment:
         self.micro: Micro | None = None
         self.step = step.Step()
         self.moves: weights.Moves | None = None
+        self.replays = 0
+        self.rate: float | None = None
+        """Learning rate of the update at hand, as the optimizer has it."""
         self.heard: list[Any] = []
         """Squared norms of the gradients that arrive, of the micro-batch at hand."""
         self.listening: list[Any] = []
@@ -179,6 +187,8 @@ class _Attachment:
         return score
 
     def _around_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        self.loss_of = original
+
         def loss_of(model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
             if not self.trainer.model.training:
                 return original(model, inputs, *args, **more)
@@ -222,10 +232,9 @@ class _Attachment:
     def begin(self, optimizer: Any) -> None:
         """Hooks of the optimizer, which exists from here on."""
         self.began = time.monotonic()
-        self._rate = self._next_rate()
         inner = getattr(optimizer, "optimizer", optimizer)
         if inner is not None and hasattr(inner, "register_step_pre_hook"):
-            inner.register_step_pre_hook(lambda *_: self.quietly(self.before_update))
+            inner.register_step_pre_hook(lambda own, *_: self.quietly(self.before_update, own))
             inner.register_step_post_hook(lambda *_: self.quietly(self.after_update))
 
     def compare_engine(self) -> None:
@@ -305,9 +314,29 @@ class _Attachment:
         before = float(norm)
         after = before if most is None or before <= float(most) else float(most)
         self.step.norms.append({"before_clip": before, "after_clip": after, "clip_value": most})
+        if not math.isfinite(before) and self.replays < MOST_REPLAYS:
+            self.replays += 1
+            self.quietly(self.replay)
 
-    def before_update(self) -> None:
-        """Look at some parameters before they are moved."""
+    def replay(self) -> None:
+        """Once more through the micro-batches, watched: which operation left the finite numbers?
+
+        The update is not made yet, so that weights and rows are still the same.
+        """
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        with as_before(self.trainer):
+            for micro in self.step.micros:
+                inputs = dict(micro.inputs)
+                found = replay(model, lambda given=inputs: self.loss_of(self.trainer.model, given))
+                if first := found.get("first"):
+                    self.step.trail = found["trail"]
+                    number = int(self.trainer.state.global_step) + 1
+                    self.recorder.event("warning", number, _told(first))
+                    return
+
+    def before_update(self, optimizer: Any) -> None:
+        """The rate that is used, and some parameters before they are moved."""
+        self.rate = float(optimizer.param_groups[0]["lr"])
         if self._due():
             model = self.trainer.accelerator.unwrap_model(self.trainer.model)
             named = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -350,7 +379,7 @@ class _Attachment:
         scalars["step_time"] = seconds
         if seen.norms:
             scalars["grad_norm"] = seen.norms[-1]["before_clip"]
-        scalars["learning_rate"], self._rate = self._rate, self._next_rate()
+        scalars["learning_rate"], self.rate = self.rate, None
         self.recorder.scalars(number, scalars)
         names = [str(row["sample"]) for row in self.generation.rows]
         self.recorder.hold(
@@ -359,7 +388,7 @@ class _Attachment:
             tokens=_ordered(step.tokens_of(seen.micros, masks), order),
             microbatches=step.ledger_of(seen.micros, masks, own, self.generation, self.rank),
             numerics={
-                "trail": step.trail_of(seen.micros, masks),
+                "trail": [*step.trail_of(seen.micros, masks), *seen.trail],
                 "norms": seen.norms,
                 "parameters": seen.parameters,
             },
@@ -377,12 +406,15 @@ class _Attachment:
         )
         self.used += len(used)
 
-    _rate: float | None = None
 
-    def _next_rate(self) -> float | None:
-        """Learning rate of the next update."""
-        schedule = getattr(self.trainer, "lr_scheduler", None)
-        return None if schedule is None else float(schedule.get_last_lr()[0])
+def _told(first: dict[str, Any]) -> str:
+    """The operation that left the finite numbers, in words."""
+    where = ", ".join(part for part in (first["module"], first["where"]) if part)
+    operands = "; ".join(f"{o['name']} up to {o['largest']:.4g}" for o in first["operands"][:3])
+    return (
+        f"first value that is not finite: `{first['operation']}` in the {first['phase']} pass "
+        f"({where}), of {first['result']['dtype']}: {operands}"
+    )
 
 
 def _device(trainer: Any) -> str:

@@ -20,6 +20,8 @@ class Step:
     micros: list[Micro] = field(default_factory=list)
     norms: list[dict[str, object]] = field(default_factory=list)
     parameters: list[dict[str, object]] = field(default_factory=list)
+    trail: list[dict[str, object]] = field(default_factory=list)
+    """Of a watched pass, where the gradient was not finite."""
 
 
 @dataclass
