@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("trl")
 
+from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 from firstbad.tools.readers import open_run
-from firstbad_recorder.trl import attach
+from firstbad_recorder.trl import attach, preflight
 
 # The libraries of training warn of their own doings.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -196,3 +197,49 @@ def test_warnings_of_a_verifier_are_events(make_trainer: MakeTrainer, tmp_path: 
     assert [(e["kind"], e["step"], e["text"]) for e in events] == [
         ("warning", 2, "scoring with verifier: deadline exceeded (16 items), fallback score 0.0")
     ]
+
+
+def test_a_preflight_passes_leaves_all_as_it_was_and_its_certificate_fits_the_record(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    import torch
+
+    weights = []
+    for checked in (False, True):
+        trainer = make_trainer(max_steps=3)
+        torch.manual_seed(3)
+        if checked:
+            found = preflight(trainer, tmp_path / "record")
+            assert found.failed == []
+            assert {c.name for c in found.checks if c.outcome == "pass"} >= {
+                "loss_numerics",
+                "loss_definition",
+                "mask_construction",
+                "accumulation",
+                "trainer_repeatability",
+            }
+            assert found.loss is not None
+            assert "dapo" in found.loss["loss_types"]
+            attach(trainer, tmp_path / "record")
+        trainer.train()
+        weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters()})
+    assert all(torch.equal(weights[0][n], weights[1][n]) for n in weights[0])
+    certificate = open_run(f"rec:{tmp_path / 'record'}").flight.certificate
+    assert certificate is not None
+    assert certificate.differs == ()
+    assert certificate.outcome("accumulation") is True
+
+
+class TwiceAccumulated(LoggedGRPOTrainer):
+    """The loss is not divided by the accumulation steps."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        return super()._loss_of(model, inputs) * self.current_gradient_accumulation_steps
+
+
+def test_a_preflight_names_the_factor_of_the_accumulation(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    found = preflight(make_trainer(TwiceAccumulated), tmp_path / "record")
+    assert found.failed == ["accumulation"]
+    assert "norm ratio 2" in found.report()

@@ -142,7 +142,7 @@ def preflight(
     ]  # fmt: skip
     for name, check, argument in inputs:
         done.append(_run(name, None if argument is None else lambda: check(argument)))  # noqa: B023
-    key = {"loss_code": _code(loss_function, loss_code), "model_shape": _shape(model)}
+    key = preflight_key(model, loss_code, loss_function)
     made = Preflight(done, key, time.perf_counter() - begin, loss, audit)
     if folder is not None:
         settings = {} if config is None else config
@@ -200,6 +200,15 @@ def _run(name: str, check: Callable[[], Check] | None) -> Check:
 
 def _stopped(name: str, error: Exception) -> Check:
     return Check(name, "not_run", f"could not be run: {type(error).__name__}: {error}"[:500])
+
+
+def preflight_key(
+    model: Any,
+    loss_code: str | os.PathLike[str] | None = None,
+    loss_function: Callable[[Any], Any] | None = None,
+) -> dict[str, str]:
+    """For `Recorder(preflight_key=...)`: digests of the loss's source and the model's shape."""
+    return {"loss_code": _code(loss_function, loss_code), "model_shape": _shape(model)}
 
 
 def _code(function: Callable[[Any], Any] | None, file: str | os.PathLike[str] | None) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from firstbad_recorder.preflight import preflight_key
 from firstbad_recorder.probes.trail import replay
 from firstbad_recorder.recorder import Recorder
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl import passes, rows, step, weights
 from firstbad_recorder.trl.micro import Micro, Pass, trained
-from firstbad_recorder.trl.preflight import as_before
+from firstbad_recorder.trl.preflight import as_before, loss_code
 from firstbad_recorder.trl.settings import settings_of
 from firstbad_recorder.trl.wrap import wrap
 
@@ -63,6 +64,9 @@ def attach(
             "config": settings_of(trainer),
             "requested": requested,
             "device": _device(trainer),
+            "preflight_key": preflight_key(
+                trainer.accelerator.unwrap_model(trainer.model), loss_code(trainer)
+            ),
             "rank": rank,
             **surroundings(),
             **recorder,

@@ -65,8 +65,13 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
             nll=lambda: _nll(trainer, {k: _first(v, FEW) for k, v in batch.items()}),
             config=settings_of(trainer),
             versions=surroundings()["versions"],
-            loss_code=inspect.getsourcefile(type(trainer)),
+            loss_code=loss_code(trainer),
         )
+
+
+def loss_code(trainer: Any) -> str | None:
+    """File that the trainer's class stands in; what it derives from is known by its version."""
+    return inspect.getsourcefile(type(trainer))
 
 
 def loss_function(trainer: Any) -> Any:
