@@ -330,8 +330,8 @@ class _Attachment:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         with as_before(self.trainer):
             for micro in self.step.micros:
-                inputs = dict(micro.inputs)
-                found = replay(model, lambda given=inputs: self.loss_of(self.trainer.model, given))
+                again = functools.partial(self.loss_of, self.trainer.model, dict(micro.inputs))
+                found = replay(model, again)
                 if first := found.get("first"):
                     self.step.trail = found["trail"]
                     number = int(self.trainer.state.global_step) + 1
