@@ -138,6 +138,14 @@ def test_a_wrong_loss_fails_by_what_is_wrong_about_it(loss: Any, said: str) -> N
     assert said in made.report()
 
 
+def test_cuts_on_both_sides_pass_where_they_are_meant() -> None:
+    meant = Stated(form="mask", epsilon_low=0.2, epsilon_high=0.2)
+    made = preflight(loss_function=losses.without_minimum, stated=meant)
+    assert outcomes(made)["loss_definition"] == "pass"
+    other = preflight(loss_function=losses.ppo(), stated=meant)
+    assert outcomes(other)["loss_definition"] == "fail"
+
+
 def test_dropout_between_two_passes_fails_and_is_no_fault_when_it_is_off() -> None:
     how = one_loop(small_model(dropout=0.3).train())
     made = preflight(model=how["model"], consistency=how["consistency"])

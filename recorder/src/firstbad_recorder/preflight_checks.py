@@ -123,8 +123,10 @@ def loss_numerics(found: Mapping[str, Any], masked_finite: bool | None) -> Check
     return _judged("loss_numerics", measured, bound, faults, sound)
 
 
-def loss_definition(found: Mapping[str, Any], probe: Mapping[str, Any]) -> Check:
-    """Sign, clip sides, mask, and gradients against the expected ones."""
+def loss_definition(
+    found: Mapping[str, Any], probe: Mapping[str, Any], form: str | None = None
+) -> Check:
+    """Sign, clip sides, mask, and gradients against the expected ones of the stated form."""
     ratio, reduction = found["ratio"], found["reduction"]
     off = [c for c in probe["cases"] if _is_off(c, probe["spread"])]
     measured = {
@@ -144,12 +146,13 @@ def loss_definition(found: Mapping[str, Any], probe: Mapping[str, Any]) -> Check
             else "a positive advantage lowers the log-prob",
             "check the sign of the loss, and that nothing on the way is detached",
         ))  # fmt: skip
-    for cut in wrongly_cut(ratio):
+    for cut in wrongly_cut(ratio) if form != "mask" else ():
         above = "positive" if cut["advantage"] > 0 else "negative"
         faults.append((
             f"with a {above} advantage the gradient is cut at ratio {cut['ratio']:.4g}, where it "
             "must flow",
-            "take the minimum of the clipped and the unclipped term",
+            "take the minimum of the clipped and the unclipped term (where both sides are meant to "
+            'be cut, state form="mask")',
         ))  # fmt: skip
     if (reduction.get("masked_share") or 0.0) > OFF:
         faults.append((

@@ -14,7 +14,7 @@ from firstbad_recorder.probes.loss_numerics import loss_numerics
 from firstbad_recorder.probes.ratio_response import gate, near_bounds, ratio_response
 from firstbad_recorder.probes.weighting import WEIGHTS, policy_gradient, weighting
 
-KNOWN = ("clip", "ratio", "capped_weight", "constant", "sigmoid")
+KNOWN = ("clip", "mask", "ratio", "capped_weight", "constant", "sigmoid")
 """Forms whose gradient is known at any ratio; of the others it is known at 1."""
 EPSILON = 0.2
 """Offset from 1 of a clip that is neither stated nor found."""
@@ -25,7 +25,8 @@ class Stated:
     """The objective as it is meant; what is None is taken as it was found."""
 
     form: str | None = None
-    """As `ratio_response` names it."""
+    """As `ratio_response` names it; `mask` where tokens outside the clip are meant to be left out
+    whatever the sign of the advantage."""
     epsilon_low: float | None = None
     epsilon_high: float | None = None
     """Offsets from 1 of the clip."""
@@ -239,6 +240,8 @@ def _expected(
     if form == "sigmoid":
         which = "temperature" if advantage > 0 else "temperature_down"
         return gate(math.log(at), ratio.get(which) or 1.0)
+    if form == "mask":
+        return at if low <= at <= high else 0.0
     if advantage > 0:
         return 0.0 if at > high else at
     return 0.0 if at < low or (dual is not None and at > dual) else at
