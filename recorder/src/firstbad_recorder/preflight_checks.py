@@ -103,8 +103,13 @@ def loss_numerics(found: Mapping[str, Any], masked_finite: bool | None) -> Check
             "gradient is not: exp overflows before the limit on the ratio is applied",
             "clamp the log-ratio before exp, not the ratio after it",
         ))  # fmt: skip
+    if measured["no_advantage"] != "finite" and measured["finite_up_to"]:
+        faults.append((
+            "a batch in which all advantages are 0 gives a loss or gradient that is not finite",
+            "divide by no sum of advantages, or by one with a floor",
+        ))  # fmt: skip
     smallest = measured["smallest_difference"]
-    if smallest is not None and smallest > DIFFERENCE:
+    if smallest is not None and smallest > DIFFERENCE and measured["finite_up_to"]:
         seen = "none up to 0.1" if math.isinf(smallest) else f"{smallest:g}"
         faults.append((
             f"smallest log-ratio that is seen at a log-prob of -10: {seen} nats (must see "
@@ -140,10 +145,13 @@ def loss_definition(
     }
     faults = []
     if ratio["direction"] != "up":
+        said = {
+            "none": "a positive advantage does not move the log-prob",
+            "down": "a positive advantage lowers the log-prob",
+            "not_finite": "the gradient at ratio 1 is not finite",
+        }
         faults.append((
-            "a positive advantage does not raise the log-prob"
-            if ratio["direction"] == "none"
-            else "a positive advantage lowers the log-prob",
+            said[ratio["direction"]],
             "check the sign of the loss, and that nothing on the way is detached",
         ))  # fmt: skip
     for cut in wrongly_cut(ratio) if form != "mask" else ():

@@ -47,7 +47,7 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
     """All that probing tells about a loss function.
 
     Args:
-        loss_function: Called a thousand times or so on a few rows; it must not keep state.
+        loss_function: Called a few hundred times on a few rows; it must not keep state.
         dtype: Of the log-probs, as training has it; float32 unless given.
         device: Where the tensors are made.
 
@@ -71,7 +71,7 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
         "ratio": ratio,
         "reduction": reduction,
         "kl": kl_term(bench, reduction),
-        "engine": engine_weight(bench) if ratio["direction"] != "none" else {"used": False},
+        "engine": engine_weight(bench) if ratio["direction"] in ("up", "down") else {"used": False},
         "numerics": loss_numerics(bench),
         "mixes_advantages": _mixes_advantages(bench),
     }
@@ -87,7 +87,7 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
 
 def _mixes_advantages(bench: Bench) -> bool:
     alone, beside = (bench([Row(2, 1.0), Row(2, a)]).gradient[0][0] for a in (0.5, -2.0))
-    return not near(alone, beside, 1e-3)
+    return math.isfinite(alone) and not near(alone, beside, 1e-3)
 
 
 def loss_types(found: Mapping[str, Any]) -> list[str]:
@@ -204,7 +204,8 @@ def _unit(bench: Bench, meant: Stated, ratio: Mapping[str, Any]) -> float:
         return WEIGHTS[meant.reduction]([2], 2)[0] / (meant.constant or 1.0)
     paid, unpaid = (bench([Row(2, a)]).gradient[0][0] for a in (1.0, 0.0))
     cap = meant.cap or ratio.get("cap") or 1.0
-    return abs(paid - unpaid) / min(1.0, cap) or 1.0
+    size = abs(paid - unpaid) / min(1.0, cap)
+    return size if size and math.isfinite(size) else 1.0
 
 
 def _points(low: float, high: float, dual: float | None) -> list[tuple[str, float, float]]:
