@@ -66,6 +66,38 @@ class Coarse(Asked):
         return np.asarray(np.round(values * 8) / 8)
 
 
+class Averaged(Asked):
+    """Look-alike: an engine that serves a moving average of the weights, as it is meant to."""
+
+    keeps = 0.5
+
+    def sync(self) -> dict[str, object]:
+        sent = self.table.copy()
+        first = self.version == 0
+        self.engine = sent if first else self.keeps * self.engine + (1 - self.keeps) * sent
+        self.engine_version = self.version
+        return self.answers()
+
+
+class AveragedRoughly(Averaged):
+    """The same, by an engine that is a little off besides: one late delivery would look alike."""
+
+    def engine_arithmetic(self, values: Array) -> Array:
+        return values + 0.005 * np.random.default_rng(self.step).normal(size=values.shape)
+
+
+class SlowlyAveraged(Averaged):
+    """So slowly that ratios leave the clip range, with the engine's log-probs on record."""
+
+    keeps = 0.9
+
+    def more_tokens(self, batch: Batch) -> dict[str, object]:
+        return Trainer.more_tokens(self, batch)
+
+    def scalars(self, row: dict[str, float]) -> dict[str, float]:
+        return row
+
+
 CASES = [
     Case(
         "p60",
@@ -81,5 +113,30 @@ CASES = [
         "healthy",
         checks={"probability.first_tokens": "pass"},
         twin_of="prob.weight_sync",
+    ),
+    Case(
+        "p62",
+        Averaged,
+        "healthy",
+        checks={"probability.first_tokens": "pass"},
+        twin_of="prob.weight_sync",
+    ),
+    Case(
+        "p63",
+        AveragedRoughly,
+        "incident",
+        "prob.weight_sync",
+        (5, 15),
+        checks={"probability.first_tokens": "fail"},
+        says="averages the weights by design",
+    ),
+    Case(
+        "p64",
+        SlowlyAveraged,
+        "incident",
+        "prob.weight_sync",
+        (2, 6),
+        checks={"probability.first_tokens": "pass", "probability.engine": "fail"},
+        says="By design that is no fault of the delivery",
     ),
 ]

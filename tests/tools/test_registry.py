@@ -10,11 +10,12 @@ import pytest
 
 from firstbad.tools import registry
 from firstbad.tools.errors import NoData, ToolInputError
-from firstbad.tools.evidence import Metrics
+from firstbad.tools.evidence import Dated, Metrics
 from firstbad.tools.readers import open_run
 from firstbad.tools.registry import Measured, find_tool, run_tool, tools
 from firstbad.tools.run import Run
 from synthetic.cases_accumulation import InParts
+from synthetic.cases_update_sign import SamePrompts
 
 MakeRun = Callable[..., Run]
 
@@ -151,6 +152,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(str(trainer.run(tmp_path_factory.mktemp("recorded"))))
 
 
+@pytest.fixture(scope="module")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A sound run that asks the same prompts in every step, each of them captured."""
+    return open_run(str(SamePrompts().run(tmp_path_factory.mktemp("repeating"))))
+
+
 DRAWN_APART = ("recompute_figures",)
 """What the simulator logs of entropy and KL is not drawn from its captures."""
 
@@ -162,8 +169,10 @@ def with_data(name: str, *runs: Run) -> Run:
 
 
 @pytest.mark.parametrize("name", list(tools()))
-def test_the_same_run_gives_the_same_evidence(name: str, healthy: Run, recorded: Run) -> None:
-    run = with_data(name, healthy, recorded)
+def test_the_same_run_gives_the_same_evidence(
+    name: str, healthy: Run, recorded: Run, repeating: Run
+) -> None:
+    run = with_data(name, healthy, recorded, repeating)
     found = [run_tool(name, run, {}, evidence_id="E1") for _ in range(2)]
     assert found[0].status == "measured"
     assert found[0].model_copy(update={"seconds": 0.0}) == found[1].model_copy(
@@ -172,8 +181,46 @@ def test_the_same_run_gives_the_same_evidence(name: str, healthy: Run, recorded:
 
 
 @pytest.mark.parametrize("name", list(tools()))
-def test_a_healthy_run_has_no_first_bad_step(name: str, healthy: Run, recorded: Run) -> None:
-    found = run_tool(name, with_data(name, healthy, recorded), {}, evidence_id="E1")
+def test_a_healthy_run_has_no_first_bad_step(
+    name: str, healthy: Run, recorded: Run, repeating: Run
+) -> None:
+    found = run_tool(name, with_data(name, healthy, recorded, repeating), {}, evidence_id="E1")
     assert found.metrics is not None
     assert found.metrics.get("first_bad_step") is None
     assert not found.metrics.get("from_start", False)
+
+
+class Began(Dated):
+    """When it began."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "good", "bad", "sampled"),
+    [
+        ((5, 10, 20), 10, 20, True),
+        ((10, 15, 20), 10, 20, False),
+        ((18, 19, 20), 19, 20, False),
+        ((5, 20), 10, 20, False),  # dated by something else than these rollouts
+    ],
+)
+def test_an_onset_between_two_sampled_steps_is_a_bracket(
+    make_run: MakeRun,
+    batch: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    steps: tuple[int, ...],
+    good: int,
+    bad: int,
+    sampled: bool,
+) -> None:
+    def find_began(run: Run) -> Measured[Began]:
+        """When it began. Cannot tell: why."""
+        list(run.rollouts.batches())
+        return Measured(Began(last_good_step=good, first_bad_step=bad), "it began")
+
+    monkeypatch.setattr(registry, "_TABLE", dict(tools()))
+    find_began.__annotations__["return"] = Measured[Began]
+    registry.tool(find_began)
+    run = make_run(rollouts=[batch(step, completions=["a", "b"]) for step in steps])
+    found = run_tool("find_began", run, {}, evidence_id="E1")
+    assert found.metrics is not None
+    assert found.metrics["sampled"] is sampled

@@ -61,10 +61,13 @@ WITHOUT_DATA = (
     "measure_microbatch_reach",
     "measure_scoring_time",
     "measure_update_size",
+    "measure_update_sign",
     "measure_weight_moves",
     "read_accumulation_probe",
+    "read_certificate",
     "read_fit_probe",
     "read_judge",
+    "read_loss_code",
     "read_loss_scale",
     "read_trail",
 )

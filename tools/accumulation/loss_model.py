@@ -20,6 +20,7 @@ from firstbad.tools.errors import NoData
 from firstbad.tools.loss_units import SCHEDULED, Units
 from firstbad.tools.probability.ratios import MicrobatchRows
 from firstbad.tools.records.logged_figures import PER_SEQUENCE, WEIGHED, reading_that_fits
+from firstbad.tools.records.step_labels import on_rollout_labels
 from firstbad.tools.reward.estimators import kl_in_reward
 from firstbad.tools.rewards import used_advantage
 from firstbad.tools.row_table import RowTable
@@ -93,10 +94,23 @@ class LossTerms:
 def collect_terms(run: Run, *, fewest: int) -> tuple[LossTerms, TokenCounts]:
     """Recompute the parts of the loss, unit by unit, on the first pass over fresh rollouts.
 
+    Where the log labels its rows one step off against the rollouts, and its loss fits them so,
+    steps are those of the rollouts.
+
     Raises:
         NoData: no loss, no advantages, a loss type without an identity, or fewer than `fewest`
             units of logged rows and rollouts (see `Units`) with both.
     """
+    moved = on_rollout_labels(run)
+    if moved is run:
+        return _collect(run, fewest)
+    as_labelled, as_rolled = _collect(run, fewest), _collect(moved, fewest)
+    fits = [pearson(t.predicted, t.logged) or 0.0 for t, _ in (as_labelled, as_rolled)]
+    # Rewards alone may be a step off, as where they are logged ahead of the update.
+    return as_rolled if fits[1] > fits[0] else as_labelled
+
+
+def _collect(run: Run, fewest: int) -> tuple[LossTerms, TokenCounts]:
     whole, term = (run.signals.get(n) for n in ("loss", "policy_loss"))
     loss = whole or term
     if loss is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,15 @@ APART = 0.02
 """Nats between the engine and the weights sent, somewhere, from which older ones are believed."""
 FITS = 1 / 3
 """Of that difference: what older weights must come below to fit the engine."""
+BETTER = 1 / 2
+"""Of what the best single version leaves: what an average must come below. One version that is
+served is always the better fit: an average carries the noise of two deliveries."""
+BLENDS = (0.05, 0.95)
+"""Weight of the answers before, in a moving average: less is noise, more an engine that stands."""
+FEWEST = 3
+"""Deliveries that an average must fit so much better."""
+SAME_WEIGHT = 0.1
+"""By which that weight may vary from delivery to delivery: an average made by design has one."""
 SHOWN = 200
 
 
@@ -36,11 +47,22 @@ class FirstTokens(Dated):
     """Of the delivery where it is largest."""
     n_behind: int
     """Deliveries from which the weights of an earlier one lie less than a third as far as those
-    sent; 0 where that is nowhere more than 0.02 nats."""
+    sent, and which no moving average fits; 0 where that is nowhere more than 0.02 nats."""
+    n_averaged: int
+    """Deliveries that an earlier version would fit, and that a moving average of the weights sent
+    fits better: `average_weight` of the answers before, the rest those of the weights sent. Told
+    where every delivery was asked, and three or more of them lie half as far from the average."""
+    average_weight: float | None
+    averaged_difference: float | None
+    """Over those: from that average."""
+    version_difference: float | None
+    """Over those: from the one version that fits best."""
     behind_difference: float | None
     """Over those: from the weights that were sent."""
     fitting_difference: float | None
     """Over those: from the earlier weights that fit best."""
+    fitting_share: float | None
+    """That over the one above: what the earlier weights leave unexplained."""
     fitting_step: int | None
     """Optimizer steps that the weights have seen which fit the last of those."""
     slope: float | None
@@ -69,7 +91,8 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
     are held against those sent and those of every earlier one: the version that fits is the one it
     serves.
 
-    Cannot tell: weights that give the fixed prompts the same answers; where none of the recorded
+    Cannot tell: weights that give the fixed prompts the same answers; whether a moving average of
+    the weights is served by design; where none of the recorded
     versions fits, whether the engine computes otherwise or serves weights from before the record.
     """
     sides = [s for sync in sorted(run.flight.syncs, key=lambda s: s.step) if (s := _sides(sync))]
@@ -79,17 +102,29 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
     best = _fitting(sides)
     older = [of < i and fit < FITS * sent[i] for i, (of, fit) in enumerate(best)]
     sure = any(is_older and away > APART for is_older, away in zip(older, sent, strict=True))
-    late = [i for i, is_older in enumerate(older) if is_older and sure]
+    weight, blend = _moving_average(sides, run.flight.syncs)
+    averaged = [i for i, old in enumerate(older) if old and blend[i] < best[i][1]]
+    # An average comes near a single version now and then.
+    if sum(away < BETTER * fit for away, (_, fit) in zip(blend, best, strict=True)) < FEWEST:
+        averaged = []
+    late = [i for i, is_older in enumerate(older) if is_older and sure and i not in averaged]
     first = late[0] if late else None
     slope, explained = _slope(sides)
+    behind = float(np.mean([sent[i] for i in late])) if late else None
+    fitting = float(np.mean([best[i][1] for i in late])) if late else None
     metrics = FirstTokens(
         n_deliveries=len(sides),
         n_tokens=sum(len(s.keys) for s in sides),
         difference=_r(np.mean(sent)),
         difference_worst=_r(max(sent)),
         n_behind=len(late),
-        behind_difference=_r(np.mean([sent[i] for i in late])) if late else None,
-        fitting_difference=_r(np.mean([best[i][1] for i in late])) if late else None,
+        n_averaged=len(averaged),
+        average_weight=_r(weight) if averaged else None,
+        averaged_difference=_r(np.mean([blend[i] for i in averaged])) if averaged else None,
+        version_difference=_r(np.mean([best[i][1] for i in averaged])) if averaged else None,
+        behind_difference=None if behind is None else _r(behind),
+        fitting_difference=None if fitting is None else _r(fitting),
+        fitting_share=_r(fitting / behind) if fitting is not None and behind else None,
         fitting_step=sides[best[late[-1]][0]].step if late else None,
         slope=slope,
         slope_size=None if slope is None else _r(abs(slope - 1)),
@@ -112,6 +147,11 @@ def compare_first_tokens(run: Run) -> Measured[FirstTokens]:
         text += (
             f"; after {len(late)} of them earlier weights fit, to "
             f"{number(metrics.fitting_difference, digits=3)} nats"
+        )
+    if averaged:
+        text += (
+            f"; after {len(averaged)} of them a moving average of those sent fits, to "
+            f"{number(metrics.averaged_difference, digits=3)} nats"
         )
     return Measured(
         metrics,
@@ -161,6 +201,36 @@ def _fitting(sides: list[_Sides]) -> list[tuple[int, float]]:
         of = i - int(mean[::-1].argmin())
         found.append((of, float(mean[of])))
     return found
+
+
+def _moving_average(sides: list[_Sides], syncs: Sequence[Sync]) -> tuple[float, list[float]]:
+    """The weight w of w (answers before) + (1 - w) (weights sent), and how far each delivery is.
+
+    Weights that are averaged give averaged logits where they move little, and an average of older
+    ones is in the answers before. Inf where nothing is told: at the first delivery, where one was
+    not asked, so that a version is missing between two, and where no one weight fits.
+    """
+    away = [math.inf] * len(sides)
+    if len(sides) != len(syncs):
+        return 0.0, away
+    pairs = {}
+    for i in range(1, len(sides)):
+        now, was = sides[i], dict(zip(sides[i - 1].keys, sides[i - 1].engine, strict=True))
+        known = np.array([key in was for key in now.keys])
+        if 2 * known.sum() < len(known):
+            continue
+        before = np.array([was[key] for key in now.keys if key in was])
+        back, lag = before - now.trainer[known], now.engine[known] - now.trainer[known]
+        if back @ back > 0:
+            pairs[i] = back, lag, float(back @ lag) / float(back @ back)
+    blends = [w for _, _, w in pairs.values() if BLENDS[0] < w < BLENDS[1]]
+    if not blends:
+        return 0.0, away
+    weight = float(np.median(blends))
+    for i, (back, lag, own) in pairs.items():
+        if abs(own - weight) < SAME_WEIGHT:
+            away[i] = float(np.abs(lag - weight * back).mean())
+    return weight, away
 
 
 def _slope(sides: list[_Sides]) -> tuple[float | None, float | None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,6 +35,9 @@ class ResumedSeeds(Dated):
     """Seeds are recorded with the rows; else with the steps."""
     comes_round: bool
     """They come again without a resume as well: seeds that are fixed by the place in an epoch."""
+    epoch_may_end: bool
+    """An epoch may have ended just there, so that they may come round by design: the prompts with
+    them are those of the earlier steps, or each prompt before stood in as many groups."""
     n_again: int
     """Rows since then, of three words or more, whose prompt stood before with the same seed (where
     seeds are those of steps: at the same place among the samples of the prompt)."""
@@ -50,7 +54,8 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
     A sequence of seeds that begins again does no harm by itself: other prompts and weights make
     other completions. Seeds that never vary are no sequence.
 
-    Cannot tell: a state of a random generator that no seed names.
+    Cannot tell: a state of a random generator that no seed names; where `epoch_may_end`, a
+    generator that begins again from seeds that are fixed by the place in an epoch.
     """
     marked = list(_row_marks(run))
     by_row = bool(marked)
@@ -61,7 +66,8 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
     starts = resumes(run)
     begun = ((step, _begins_again(marked, step)) for step in starts)
     resume, at = next(((r, step) for r, step in begun if step is not None), (None, None))
-    same, other = _come_again(run, marked, at) if at is not None else ([], [])
+    again = _come_again(run, marked, at) if at is not None else _Again()
+    same, other = again.same, again.other
     before = [m.step for m in marked if at is not None and m.step < at]
     share = round(float(np.mean(same)), 6) if same else None
     metrics = ResumedSeeds(
@@ -69,6 +75,7 @@ def check_resumed_seeds(run: Run) -> Measured[ResumedSeeds]:
         reused_from_step=at,
         by_row=by_row,
         comes_round=resume is not None and _comes_round(marked, resume, starts),
+        epoch_may_end=again.epoch_may_end,
         n_again=len(same),
         same_share=share,
         other_same_share=round(float(np.mean(other)), 6) if other else None,
@@ -152,26 +159,49 @@ def _known(marked: Sequence[_Marked]) -> list[float]:
     return known
 
 
-def _come_again(run: Run, marked: Sequence[_Marked], resume: int) -> tuple[list[bool], list[bool]]:
-    """For each row since the resume that has a forerunner: is it the same, or another's of it?"""
+@dataclass
+class _Again:
+    """Rows since a resume, against those that had their prompt and seed before."""
+
+    same: list[bool] = field(default_factory=list)
+    """For each of three words or more: the same completion."""
+    other: list[bool] = field(default_factory=list)
+    """... that of another row of the earlier group."""
+    met: list[bool] = field(default_factory=list)
+    """For each row whatever its length: there is an earlier one."""
+    prompts: Counter[str] = field(default_factory=Counter)
+    """Groups of each prompt before the resume."""
+
+    @property
+    def epoch_may_end(self) -> bool:
+        return bool(self.met) and (
+            float(np.mean(self.met)) >= NEARLY or len(set(self.prompts.values())) == 1
+        )
+
+
+def _come_again(run: Run, marked: Sequence[_Marked], resume: int) -> _Again:
     marks = {one.step: one for one in marked if one.step in set(run.rollouts.steps.tolist())}
     where: dict[Hashable, tuple[Hashable, int]] = {}
     groups: dict[Hashable, list[str]] = {}
-    same, other = [], []
+    again = _Again()
     for batch in run.rollouts.batches(sorted(marks)):
         found = list(_keys(batch, marks[batch.step]))
+        if batch.step < resume:
+            of_group = dict(zip(batch.group.tolist(), batch.prompts, strict=True))
+            again.prompts.update(of_group.values())
         for key, _, text in found if batch.step >= resume else []:
+            again.met.append(key in where)
             if key in where and len(text.split()) >= LONG:
                 group, i = where[key]
                 before = groups[group]
-                same.append(before[i] == text)
+                again.same.append(before[i] == text)
                 if len(before) > 1:
-                    other.append(before[(i + 1) % len(before)] == text)
+                    again.other.append(before[(i + 1) % len(before)] == text)
         for key, group, text in found:
             texts = groups.setdefault(group, [])
             where.setdefault(key, (group, len(texts)))
             texts.append(text)
-    return same, other
+    return again
 
 
 def _keys(batch: RolloutBatch, mark: _Marked) -> Iterator[tuple[Hashable, Hashable, str]]:

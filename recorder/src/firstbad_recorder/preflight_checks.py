@@ -103,7 +103,7 @@ def loss_numerics(found: Mapping[str, Any], masked_finite: bool | None) -> Check
             "gradient is not: exp overflows before the limit on the ratio is applied",
             "clamp the log-ratio before exp, not the ratio after it",
         ))  # fmt: skip
-    if measured["no_advantage"] != "finite" and measured["finite_up_to"]:
+    if measured["no_advantage"] == "not finite" and measured["finite_up_to"]:
         faults.append((
             "a batch in which all advantages are 0 gives a loss or gradient that is not finite",
             "divide by no sum of advantages, or by one with a floor",

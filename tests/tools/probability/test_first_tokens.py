@@ -79,6 +79,45 @@ def test_weights_of_always_the_first_version(make_run: MakeRun, measure: Measure
     assert (found["n_behind"], found["fitting_step"], found["last_good_step"]) == (11, 0, 1)
 
 
+def averages(sent: Sequence[FloatArray], keeps: float) -> list[FloatArray]:
+    """What a moving average of the weights answers, in logits."""
+    served = [sent[0]]
+    for now in sent[1:]:
+        mixed = keeps * served[-1] + (1 - keeps) * now
+        served.append(mixed)
+    return [w - np.log(np.exp(w).sum(axis=1, keepdims=True)) for w in served]
+
+
+@pytest.mark.parametrize("keeps", [0.8, 0.9])
+def test_a_moving_average_is_no_older_version(
+    make_run: MakeRun, measure: Measure, keeps: float
+) -> None:
+    sent = weights(40, move=0.05)
+    found = measured(make_run, measure, sent, averages(sent, keeps))
+    assert (found["n_behind"], found["first_bad_step"]) == (0, None)
+    assert found["n_averaged"] >= 2
+    assert found["average_weight"] == pytest.approx(keeps, abs=0.02)
+    assert found["averaged_difference"] < 0.5 * found["version_difference"]
+
+
+def test_an_average_that_stops_is_behind_from_there_on(make_run: MakeRun, measure: Measure) -> None:
+    sent = weights(24, move=0.1)
+    served = averages(sent, 0.5)
+    found = measured(make_run, measure, sent, [*served[:12], *[served[11]] * 12])
+    assert found["n_behind"] >= 10
+    assert found["first_bad_step"] in (13, 14, 15)
+
+
+def test_one_delivery_late_each_time_is_no_average(make_run: MakeRun, measure: Measure) -> None:
+    """The weights move straight on, so that the middle of two answers fits as well."""
+    way = np.random.default_rng(2).normal(size=(2, TOKENS))
+    way -= way.mean(axis=1, keepdims=True)
+    sent = [0.05 * i * way for i in range(12)]
+    found = measured(make_run, measure, sent, [sent[0], *sent[:-1]])
+    assert (found["n_behind"], found["n_averaged"]) == (11, 0)
+    assert found["fitting_share"] == 0
+
+
 @pytest.mark.parametrize("noise", [0.001, 0.03, 0.3])
 def test_another_arithmetic_fits_no_older_version(
     make_run: MakeRun, measure: Measure, noise: float

@@ -100,3 +100,33 @@ def test_seeds_that_are_fixed_by_the_place_in_an_epoch(
         for step in range(1, 51)
     ]
     assert measure(TOOL, make_run(rollouts=rollouts, events=RESUMED))["comes_round"]
+
+
+@pytest.mark.parametrize(
+    ("prompt_of", "may_end"),
+    [
+        (lambda step: (step - 1) % 20, True),  # a pass of 20 ends where the resume is
+        (lambda step: {21: 1, 22: 2}.get(step, step + 20), True),  # a pass in another order
+        (lambda step: step % 4 if step > 2 else 9, False),  # prompts that come as they like
+    ],
+)
+def test_where_an_epoch_may_have_ended(
+    make_run: MakeRun,
+    batch: Batch,
+    measure: Measure,
+    prompt_of: Callable[[int], int],
+    may_end: bool,
+) -> None:
+    rollouts = [
+        drawn(
+            batch,
+            step,
+            (step - 1) % 20,
+            seed=[f"{(step - 1) % 20}.{i}" for i in range(4)],
+            prompts=[f"task {prompt_of(step)}"] * 4,
+        )
+        for step in range(1, 31)
+    ]
+    found = measure(TOOL, make_run(rollouts=rollouts, events=RESUMED))
+    assert found["reused_from_step"] == 21
+    assert found["epoch_may_end"] is may_end
