@@ -18,7 +18,7 @@ def kept(folder: Path) -> dict[int, str]:
 
 
 def ranks_of(folder: Path, n: int) -> list[Recorder]:
-    return [Recorder(folder, rank=rank, baseline_every=0) for rank in range(n)]
+    return [Recorder(folder, rank=rank, baseline_every=0, process_ends=False) for rank in range(n)]
 
 
 def step_of(recorders: list[Recorder], step: int, bad: int | None = None) -> None:
@@ -83,7 +83,7 @@ def test_what_was_asked_for_before_a_restart_is_not_kept_again(tmp_path: Path) -
 OTHER = """
 import sys
 from firstbad_recorder import Recorder
-recorder = Recorder(sys.argv[1], ring_steps=3, baseline_every=0)
+recorder = Recorder(sys.argv[1], ring_steps=3, baseline_every=0, process_ends=False)
 for step in range(1, 6):
     recorder.scalars(step, loss=0.1)
     recorder.hold(step, rollouts=[{"sample": "first"}])
@@ -107,7 +107,7 @@ def test_two_processes_on_one_folder_say_so_and_train_on(
     )
     assert first.stdout is not None
     assert first.stdout.readline() == "ready\n"
-    with Recorder(tmp_path, baseline_every=0) as second:
+    with Recorder(tmp_path, baseline_every=0, process_ends=False) as second:
         held = {p.name for p in (tmp_path / "ring").iterdir()}
         assert held == {"00000003", "00000004", "00000005"}  # not taken from a living process
         second.scalars(1, loss=0.2)

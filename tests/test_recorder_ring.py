@@ -15,7 +15,7 @@ import pytest
 from firstbad_recorder import Recorder
 from firstbad_recorder.ring import MOST_BASELINES
 
-QUIET: dict[str, Any] = {"baseline_every": 0}
+QUIET: dict[str, Any] = {"baseline_every": 0, "process_ends": False}
 
 
 def held(folder: Path) -> list[int]:
@@ -91,7 +91,7 @@ def test_the_ring_is_bounded_in_bytes_too(tmp_path: Path) -> None:
 
 
 def test_baselines_grow_rarer_and_stay_bounded(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, baseline_every=2, ring_steps=2)
+    recorder = Recorder(tmp_path, baseline_every=2, ring_steps=2, process_ends=False)
     for step in range(1, 201):
         hold(recorder, step)
         assert len(kept(tmp_path)) <= MOST_BASELINES
@@ -107,7 +107,7 @@ def test_baselines_grow_rarer_and_stay_bounded(tmp_path: Path) -> None:
 
 def test_baselines_stay_bounded_over_restarts(tmp_path: Path) -> None:
     for start in range(4):
-        recorder = Recorder(tmp_path, baseline_every=4, ring_steps=1)
+        recorder = Recorder(tmp_path, baseline_every=4, ring_steps=1, process_ends=False)
         for step in range(40 * start, 40 * start + 40):
             hold(recorder, step)
         recorder.close()
@@ -167,7 +167,7 @@ def test_a_signal_keeps_the_next_held_step(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from firstbad_recorder import Recorder
-recorder = Recorder(sys.argv[1], ring_steps=4, baseline_every=0)
+recorder = Recorder(sys.argv[1], ring_steps=4, baseline_every=0, process_ends=False)
 for step in range(1, 8):
     recorder.scalars(step, kl=0.01)
     recorder.hold(step, rollouts=[{"sample": "a"}], tokens={"token_id": [[1, 2]]})
@@ -233,4 +233,20 @@ def test_a_stronger_mark_of_an_earlier_process_stays(tmp_path: Path) -> None:
     row = json.loads((tmp_path / "steps/00000003/rollouts.jsonl").read_text())
     assert row["sample"] == "first"
     assert kept(tmp_path)[3] == "first_bad"
+    assert held(tmp_path) == []
+
+
+def test_both_sides_of_a_resume_are_kept(tmp_path: Path) -> None:
+    with Recorder(tmp_path, baseline_every=0) as first:
+        for step in range(1, 11):
+            hold(first, step)
+    with Recorder(tmp_path, baseline_every=0) as second:
+        for step in range(11, 31):
+            hold(second, step)
+            if step == 13:
+                assert kept(tmp_path) == {
+                    **dict.fromkeys((7, 8, 9, 10), "ring"),
+                    **dict.fromkeys((11, 12), "after"),
+                }
+    assert list(kept(tmp_path)) == [7, 8, 9, 10, 11, 12, 27, 28, 29, 30]
     assert held(tmp_path) == []

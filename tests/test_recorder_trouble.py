@@ -55,7 +55,7 @@ def test_a_full_disk_keeps_the_newest_steps_in_the_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Disk(monkeypatch, room=3)
-    recorder = Recorder(tmp_path, baseline_every=0)
+    recorder = Recorder(tmp_path, baseline_every=0, process_ends=False)
     for step in range(1, 10):
         hold(recorder, step)
     assert steps(tmp_path, "ring") == [7, 8, 9]
@@ -66,7 +66,7 @@ def test_a_full_disk_without_anything_to_delete_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch, room=0)
-    recorder = Recorder(tmp_path, baseline_every=0)
+    recorder = Recorder(tmp_path, baseline_every=0, process_ends=False)
     for step in range(1, 4):
         recorder.scalars(step, loss=0.1)
         hold(recorder, step)
@@ -78,7 +78,7 @@ def test_a_full_disk_without_anything_to_delete_is_counted(
 
 
 def test_the_limit_of_the_record_makes_room_in_the_ring_first(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, max_bytes=6000, baseline_every=0)
+    recorder = Recorder(tmp_path, max_bytes=6000, baseline_every=0, process_ends=False)
     for step in range(1, 30):
         hold(recorder, step)
     assert steps(tmp_path, "ring")[-1] == 29
@@ -90,7 +90,7 @@ def test_the_limit_of_the_record_makes_room_in_the_ring_first(tmp_path: Path) ->
 def test_a_folder_that_may_only_be_read_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(tmp_path, baseline_every=0)
+    recorder = Recorder(tmp_path, baseline_every=0, process_ends=False)
     hold(recorder, 1)
 
     def refuse(*args: object, **more: object) -> None:  # a mode bit would not stop root

@@ -24,6 +24,8 @@ from firstbad_recorder.rules import Alarm, Rules
 from firstbad_recorder.tensors import ragged
 
 _MAX_CONFIG = 256 * 1024
+LAST, FIRST = 4, 2
+"""Steps that are kept at the end of a process, and at the beginning of one that continues it."""
 _RESERVED = ("step", "time")
 _MOST_SAID = 5
 _SHARED = (
@@ -69,6 +71,7 @@ class Recorder:
         ring_steps: int = 8,
         ring_bytes: int = 2**28,
         baseline_every: int = 100,
+        process_ends: bool = True,
     ) -> None:
         """Start a record, or continue the one that is there.
 
@@ -90,12 +93,15 @@ class Recorder:
             ring_steps: Steps that `hold` has on disk at a time.
             ring_bytes: Most that these may take; older ones go first.
             baseline_every: Steps between the held ones that are kept as healthy samples; 0: none.
+            process_ends: Whether the last held steps of a process are kept, and the first ones of
+                a process that continues it: what a resume brought back shows in them.
         """
         self._lock = threading.RLock()
         self._last_step: int | None = None
         self._last_time = 0.0
         self._said: dict[str, int] = {}
         self._signalled = False
+        self._process_ends = process_ends
         self._rules = Rules()
         self._ranks = Ranks(path, rank)
         begin: dict[str, object] = {"started": now(), "python": platform.python_version()}
@@ -318,6 +324,8 @@ class Recorder:
         if not self._folder.closed:
             self._answer_signal()
             self._asked()
+            if self._process_ends:
+                self._ring.keep_newest(LAST, ENDED, "one of the last steps of a process")
             self._ring.clear()
             self._folder.close()
 
@@ -342,6 +350,8 @@ class Recorder:
         if self._restarted:
             self._restarted = False
             self.event("resume", step, "a new process continues this record")
+            for later in range(step, step + FIRST if self._process_ends else step):
+                self._ring.want(later, "after", "one of the first steps of a new process")
 
     def _at(self, step: int) -> float:
         """The time now; a warning where it, or the step, lies before the last one."""

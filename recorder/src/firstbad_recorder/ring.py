@@ -131,6 +131,11 @@ class Ring:
         for step in list(self._held):
             self.keep(step, mark, why)
 
+    def keep_newest(self, most: int, mark: str, why: str) -> None:
+        """Keep the newest held steps."""
+        for step in sorted(self._held)[-most:]:
+            self.keep(step, mark, why)
+
     def clear(self) -> None:
         """Delete what is held: the process ended in order."""
         while self._held:
