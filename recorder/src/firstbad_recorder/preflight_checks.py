@@ -11,6 +11,7 @@ from firstbad_recorder.probes.accumulation import SAME, named_factor
 from firstbad_recorder.probes.accumulation import accumulation as probe_accumulation
 from firstbad_recorder.probes.consistency import consistency
 from firstbad_recorder.probes.fit import fit as probe_fit
+from firstbad_recorder.probes.kl_term import estimator
 from firstbad_recorder.probes.loss_function import wrongly_cut
 from firstbad_recorder.probes.masks import masks
 
@@ -180,7 +181,7 @@ def loss_definition(
             f"{first['expected']:.4g}",
             "compare the loss with the stated objective at this ratio",
         ))  # fmt: skip
-    sound = f"{ratio.get('form')}, {reduction.get('name')}, KL {found['kl']['gradient']}"
+    sound = f"{ratio.get('form')}, {reduction.get('name')}, KL {estimator(found['kl'])}"
     return _judged("loss_definition", measured, {"wrong_cases": 0}, faults, sound)
 
 
