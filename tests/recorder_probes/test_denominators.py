@@ -80,6 +80,9 @@ def test_a_kl_term_of_another_reduction_is_named() -> None:
     audit = {e["what"]: e for e in denominators(None, examine(mixed))}
     assert audit["KL term"]["is"] == "token_mean, k3 with coefficient 0.04"
     assert "not the reduction of the policy term" in audit["KL term"]["counts_more"]
+    by_ratio = losses.with_kl(lambda g: losses.k3(g) * (g.logp_new - g.logp_old).exp())
+    weighed = {e["what"]: e["is"] for e in denominators(None, examine(by_ratio))}
+    assert weighed["KL term"] == "token_mean, k3 (its gradient: k2) with coefficient 0.04"
     same = {e["what"]: e for e in denominators(None, examine(losses.ppo(beta=0.04)))}
     assert "not the reduction" not in same["KL term"]["counts_more"]
 

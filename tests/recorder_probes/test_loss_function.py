@@ -258,18 +258,37 @@ def test_a_batch_without_trained_tokens_is_tried() -> None:
 
 def test_small_differences_are_lost_in_bfloat16_and_seen_after_an_upcast() -> None:
     coarse = examine(losses.subtracted_in_bfloat16)["numerics"]["smallest_difference"]
-    assert coarse == math.inf
+    assert coarse == 0.1
     assert examine(losses.upcast_first)["numerics"]["smallest_difference"] <= 1e-4
     assert examine(losses.ppo())["numerics"]["smallest_difference"] <= 1e-4
     # What is bfloat16 when it comes in is lost before the function begins.
     stored = examine(losses.upcast_first, dtype=torch.bfloat16)["numerics"]
-    assert stored["smallest_difference"] == math.inf
+    assert stored["smallest_difference"] == 0.1
+
+    # A weight that follows the ratio otherwise loses nothing.
+    def root(given: Any) -> Any:
+        ratio = (given.logp_new - given.logp_old).exp().sqrt()
+        return losses.token_mean(-ratio * given.advantage[:, None], given.loss_mask)
+
+    assert examine(root)["numerics"]["smallest_difference"] <= 1e-4
+    # Nor does one that is cut before the largest of them.
+    tight = losses.ppo(fuse=0.02, low=0.5, high=0.5)
+    assert examine(tight)["numerics"]["smallest_difference"] <= 1e-4
 
 
 def test_a_loss_that_descends_is_told_by_its_sign() -> None:
     assert examine(losses.ppo(sign=-1.0))["ratio"]["direction"] == "down"
     assert examine(losses.ppo())["ratio"]["direction"] == "up"
     assert examine(lambda g: losses.ppo()(g).detach())["ratio"]["direction"] == "none"
+    assert examine(lambda g: losses.ppo()(g) * math.nan)["ratio"]["direction"] == "not_finite"
+
+
+def test_a_batch_without_advantages_is_tried() -> None:
+    def by_their_sum(given: Any) -> Any:
+        return losses.ppo(losses.plain_sum)(given) / given.advantage.abs().sum()
+
+    assert examine(by_their_sum)["numerics"]["no_advantage"] == "not finite"
+    assert examine(losses.ppo())["numerics"]["no_advantage"] == "finite"
 
 
 def test_advantages_that_the_loss_changes_are_told() -> None:

@@ -128,6 +128,8 @@ def test_infinity_at_masked_places_fails_only_where_the_batch_has_it() -> None:
         (losses.ppo(sign=-1.0), "lowers the log-prob"),
         (losses.without_minimum, "the gradient is cut at ratio 0.8, where it must flow"),
         (losses.ppo(losses.unmasked), "masked places have a weight of 1"),
+        (lambda g: losses.ppo()(g).detach(), "does not move the log-prob"),
+        (lambda g: losses.ppo()(g) * float("nan"), "at ratio 1 is not finite"),
         (losses.whitened, "moves with the advantage of another row"),
         (losses.ppo(high=0.6), "up_cut (ratio 1.44) is -1.44 and must be -0"),
     ],
@@ -136,6 +138,14 @@ def test_a_wrong_loss_fails_by_what_is_wrong_about_it(loss: Any, said: str) -> N
     made = preflight(loss_function=loss, stated=Stated(epsilon_low=0.2, epsilon_high=0.2))
     assert outcomes(made)["loss_definition"] == "fail"
     assert said in made.report()
+
+
+def test_cuts_on_both_sides_pass_where_they_are_meant() -> None:
+    meant = Stated(form="mask", epsilon_low=0.2, epsilon_high=0.2)
+    made = preflight(loss_function=losses.without_minimum, stated=meant)
+    assert outcomes(made)["loss_definition"] == "pass"
+    other = preflight(loss_function=losses.ppo(), stated=meant)
+    assert outcomes(other)["loss_definition"] == "fail"
 
 
 def test_dropout_between_two_passes_fails_and_is_no_fault_when_it_is_off() -> None:
@@ -161,6 +171,11 @@ def test_what_is_not_given_is_not_run_and_says_what_it_needs(tmp_path: Path) -> 
     assert made.preflight_key == {"loss_code": "", "model_shape": ""}
     written = json.loads((tmp_path / "certificate.json").read_text())
     assert {check["outcome"] for check in written["checks"]} == {"not_run"}
+
+
+def test_a_loss_that_gives_no_tensor_is_said() -> None:
+    made = preflight(loss_function=lambda given: 1.0)
+    assert "the loss function gave float, not a tensor" in made.report()
 
 
 def test_a_probe_that_breaks_is_not_run_and_nothing_is_raised(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def _loss_checks(
         done += [_stopped(name, error) for name in ("loss_numerics", "loss_definition")]
         return None, denominators(config)
     done.append(checks.loss_numerics(found, masked_finite))
-    done.append(checks.loss_definition(found, probe))
+    done.append(checks.loss_definition(found, probe, getattr(stated, "form", None)))
     return found, denominators(config, found)
 
 

@@ -11,6 +11,7 @@ from firstbad_recorder.probes.accumulation import SAME, named_factor
 from firstbad_recorder.probes.accumulation import accumulation as probe_accumulation
 from firstbad_recorder.probes.consistency import consistency
 from firstbad_recorder.probes.fit import fit as probe_fit
+from firstbad_recorder.probes.kl_term import estimator
 from firstbad_recorder.probes.loss_function import wrongly_cut
 from firstbad_recorder.probes.masks import masks
 
@@ -103,8 +104,13 @@ def loss_numerics(found: Mapping[str, Any], masked_finite: bool | None) -> Check
             "gradient is not: exp overflows before the limit on the ratio is applied",
             "clamp the log-ratio before exp, not the ratio after it",
         ))  # fmt: skip
+    if measured["no_advantage"] == "not finite" and measured["finite_up_to"]:
+        faults.append((
+            "a batch in which all advantages are 0 gives a loss or gradient that is not finite",
+            "divide by no sum of advantages, or by one with a floor",
+        ))  # fmt: skip
     smallest = measured["smallest_difference"]
-    if smallest is not None and smallest > DIFFERENCE:
+    if smallest is not None and smallest > DIFFERENCE and measured["finite_up_to"]:
         seen = "none up to 0.1" if math.isinf(smallest) else f"{smallest:g}"
         faults.append((
             f"smallest log-ratio that is seen at a log-prob of -10: {seen} nats (must see "
@@ -123,8 +129,10 @@ def loss_numerics(found: Mapping[str, Any], masked_finite: bool | None) -> Check
     return _judged("loss_numerics", measured, bound, faults, sound)
 
 
-def loss_definition(found: Mapping[str, Any], probe: Mapping[str, Any]) -> Check:
-    """Sign, clip sides, mask, and gradients against the expected ones."""
+def loss_definition(
+    found: Mapping[str, Any], probe: Mapping[str, Any], form: str | None = None
+) -> Check:
+    """Sign, clip sides, mask, and gradients against the expected ones of the stated form."""
     ratio, reduction = found["ratio"], found["reduction"]
     off = [c for c in probe["cases"] if _is_off(c, probe["spread"])]
     measured = {
@@ -138,18 +146,22 @@ def loss_definition(found: Mapping[str, Any], probe: Mapping[str, Any]) -> Check
     }
     faults = []
     if ratio["direction"] != "up":
+        said = {
+            "none": "a positive advantage does not move the log-prob",
+            "down": "a positive advantage lowers the log-prob",
+            "not_finite": "the gradient at ratio 1 is not finite",
+        }
         faults.append((
-            "a positive advantage does not raise the log-prob"
-            if ratio["direction"] == "none"
-            else "a positive advantage lowers the log-prob",
+            said[ratio["direction"]],
             "check the sign of the loss, and that nothing on the way is detached",
         ))  # fmt: skip
-    for cut in wrongly_cut(ratio):
+    for cut in wrongly_cut(ratio) if form != "mask" else ():
         above = "positive" if cut["advantage"] > 0 else "negative"
         faults.append((
             f"with a {above} advantage the gradient is cut at ratio {cut['ratio']:.4g}, where it "
             "must flow",
-            "take the minimum of the clipped and the unclipped term",
+            "take the minimum of the clipped and the unclipped term (where both sides are meant to "
+            'be cut, state form="mask")',
         ))  # fmt: skip
     if (reduction.get("masked_share") or 0.0) > OFF:
         faults.append((
@@ -169,7 +181,7 @@ def loss_definition(found: Mapping[str, Any], probe: Mapping[str, Any]) -> Check
             f"{first['expected']:.4g}",
             "compare the loss with the stated objective at this ratio",
         ))  # fmt: skip
-    sound = f"{ratio.get('form')}, {reduction.get('name')}, KL {found['kl']['gradient']}"
+    sound = f"{ratio.get('form')}, {reduction.get('name')}, KL {estimator(found['kl'])}"
     return _judged("loss_definition", measured, {"wrong_cases": 0}, faults, sound)
 
 

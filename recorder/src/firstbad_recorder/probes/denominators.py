@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from firstbad_recorder.probes.kl_term import estimator
 from firstbad_recorder.probes.weighting import COUNTS_MORE
 
 BY_NAME = {
@@ -125,7 +126,7 @@ def _kl(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = (found["kl"].get("reduction") or {}).get("name")
     if name is None:
         return []
-    is_ = f"{name}, {found['kl']['gradient']} with coefficient {found['kl']['coefficient']:.4g}"
+    is_ = f"{name}, {estimator(found['kl'])} with coefficient {found['kl']['coefficient']:.4g}"
     text = COUNTS_MORE[name]
     if name != found["reduction"].get("name"):
         text += "; not the reduction of the policy term: their balance moves with length"

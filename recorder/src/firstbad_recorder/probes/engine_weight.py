@@ -36,6 +36,8 @@ def engine_weight(bench: Bench) -> dict[str, object]:
     form = "plain" if high is None and low is None else "truncated"
     if (high is not None and not at_top) or (low is not None and not at_bottom):
         form = "masked"
+    if form == "truncated" and plain:  # the plateau is known better than where it begins
+        high, low = high and at_top, low and at_bottom
     return {**found, "form": form if plain else "other", "high": high, "low": low}
 
 

@@ -68,6 +68,15 @@ def kl_term(bench: Bench, policy: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def estimator(found: Mapping[str, Any]) -> str:
+    """What `kl_term` found, in words: the gradient may be that of another one than the value.
+
+    k3 times the ratio has the gradient of k2, and a value without gradient pulls nothing.
+    """
+    value, gradient = found["value"], found["gradient"]
+    return str(value) if value == gradient else f"{value} (its gradient: {gradient})"
+
+
 def _match(measured: list[float], shapes: dict[str, Shape]) -> str:
     """Name of the shape that the figures have up to a factor."""
     size = max(map(abs, measured))

@@ -14,7 +14,7 @@ from firstbad_recorder.probes.loss_numerics import loss_numerics
 from firstbad_recorder.probes.ratio_response import gate, near_bounds, ratio_response
 from firstbad_recorder.probes.weighting import WEIGHTS, policy_gradient, weighting
 
-KNOWN = ("clip", "ratio", "capped_weight", "constant", "sigmoid")
+KNOWN = ("clip", "mask", "ratio", "capped_weight", "constant", "sigmoid")
 """Forms whose gradient is known at any ratio; of the others it is known at 1."""
 EPSILON = 0.2
 """Offset from 1 of a clip that is neither stated nor found."""
@@ -25,7 +25,8 @@ class Stated:
     """The objective as it is meant; what is None is taken as it was found."""
 
     form: str | None = None
-    """As `ratio_response` names it."""
+    """As `ratio_response` names it; `mask` where tokens outside the clip are meant to be left out
+    whatever the sign of the advantage."""
     epsilon_low: float | None = None
     epsilon_high: float | None = None
     """Offsets from 1 of the clip."""
@@ -46,7 +47,7 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
     """All that probing tells about a loss function.
 
     Args:
-        loss_function: Called a thousand times or so on a few rows; it must not keep state.
+        loss_function: Called a few hundred times on a few rows; it must not keep state.
         dtype: Of the log-probs, as training has it; float32 unless given.
         device: Where the tensors are made.
 
@@ -70,7 +71,7 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
         "ratio": ratio,
         "reduction": reduction,
         "kl": kl_term(bench, reduction),
-        "engine": engine_weight(bench) if ratio["direction"] != "none" else {"used": False},
+        "engine": engine_weight(bench) if ratio["direction"] in ("up", "down") else {"used": False},
         "numerics": loss_numerics(bench),
         "mixes_advantages": _mixes_advantages(bench),
     }
@@ -86,7 +87,7 @@ def examine(loss_function: LossFunction, dtype: Any = None, device: Any = "cpu")
 
 def _mixes_advantages(bench: Bench) -> bool:
     alone, beside = (bench([Row(2, 1.0), Row(2, a)]).gradient[0][0] for a in (0.5, -2.0))
-    return not near(alone, beside, 1e-3)
+    return math.isfinite(alone) and not near(alone, beside, 1e-3)
 
 
 def loss_types(found: Mapping[str, Any]) -> list[str]:
@@ -203,7 +204,8 @@ def _unit(bench: Bench, meant: Stated, ratio: Mapping[str, Any]) -> float:
         return WEIGHTS[meant.reduction]([2], 2)[0] / (meant.constant or 1.0)
     paid, unpaid = (bench([Row(2, a)]).gradient[0][0] for a in (1.0, 0.0))
     cap = meant.cap or ratio.get("cap") or 1.0
-    return abs(paid - unpaid) / min(1.0, cap) or 1.0
+    size = abs(paid - unpaid) / min(1.0, cap)
+    return size if size and math.isfinite(size) else 1.0
 
 
 def _points(low: float, high: float, dual: float | None) -> list[tuple[str, float, float]]:
@@ -239,6 +241,8 @@ def _expected(
     if form == "sigmoid":
         which = "temperature" if advantage > 0 else "temperature_down"
         return gate(math.log(at), ratio.get(which) or 1.0)
+    if form == "mask":
+        return at if low <= at <= high else 0.0
     if advantage > 0:
         return 0.0 if at > high else at
     return 0.0 if at < low or (dual is not None and at > dual) else at

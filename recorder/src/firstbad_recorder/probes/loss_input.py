@@ -90,6 +90,8 @@ class Bench:
         made = self.input(rows, width, masked)
         self.n_calls += 1
         loss = self.loss_function(made)
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"the loss function gave {type(loss).__name__}, not a tensor")
         gradient = None
         if loss.requires_grad:
             (gradient,) = torch.autograd.grad(loss.sum(), made.logp_new, allow_unused=True)

@@ -22,9 +22,10 @@ def loss_numerics(bench: Bench) -> dict[str, Any]:
         each `finite` or `not finite`), `hidden` (whether with an advantage below 0, where only a
         limit on the ratio bounds the loss, the value is finite and the gradient is not),
         `masked_infinity` (`finite` or `not finite`: -Inf at places that are not trained),
-        `empty_batch` (the same or `raises`: no trained token at all), `smallest_difference`
-        (smallest log-ratio at a log-prob of -10 that gradient or value follows within 10 %; None
-        where neither depends on it).
+        `empty_batch` (the same or `raises`: no trained token at all), `no_advantage` (all
+        advantages 0),
+        `smallest_difference` (smallest log-ratio at a log-prob of -10 that gradient or value follow
+        within 20 %; None where neither depends on it).
     """
     beyond: list[dict[str, Any]] = []
     up_to = LOG_RATIOS[-1]
@@ -51,14 +52,15 @@ def loss_numerics(bench: Bench) -> dict[str, Any]:
             for b in beyond
         ),
         "masked_infinity": _word(finite(bench(rows, masked=-math.inf))),
-        "empty_batch": _of_empty(bench),
+        "empty_batch": _of_odd(bench, [Row(0), Row(0)]),
+        "no_advantage": _of_odd(bench, [Row(2, 0.0), Row(2, 0.0)]),
         "smallest_difference": _smallest(bench),
     }
 
 
-def _of_empty(bench: Bench) -> str:
+def _of_odd(bench: Bench, rows: list[Row]) -> str:
     try:
-        return _word(finite(bench([Row(0), Row(0)], 4)))
+        return _word(finite(bench(rows, 4)))
     except Exception:  # the rest of what is asked does not hang on a batch that never comes
         return "raises"
 
@@ -68,26 +70,25 @@ def _word(is_finite: bool) -> str:
 
 
 def _smallest(bench: Bench) -> float | None:
-    """By the gradient where it follows the ratio, else by the value; from large to small."""
-    rows = [Row(1, -1.0, x, level=LEVEL) for x in (0.0, *TINY)]
-    gradients = [bench([row]).gradient[0][0] for row in rows]
-    values = [bench([row]).value for row in rows]
-    for figures in (gradients, values):
-        if not figures[0] and not any(figures):
-            continue
-        scale = gradients[0]
-        if not scale:
-            continue
-        changes = [(f - figures[0]) / scale for f in figures[1:]]
+    """By the gradient where it follows the ratio, else by the value."""
+    found = [bench([Row(1, -1.0, x, level=LEVEL)]) for x in (0.0, *TINY)]
+    gradients = [reaction.gradient[0][0] for reaction in found]
+    uncut = [i for i, g in enumerate(gradients) if g and i]
+    for figures in (gradients, [reaction.value for reaction in found]):
+        changes = {TINY[i - 1]: figures[i] - figures[0] for i in uncut}
         # Noise of another term is no answer; 16 bits show at least a part of the largest one.
-        return _resolved(changes) if max(map(abs, changes)) > 0.1 * max(TINY) else None
+        least = 0.1 * max(changes, default=0.0) * abs(gradients[0])
+        if max(map(abs, changes.values()), default=0.0) > least:
+            return _resolved(changes)
     return None
 
 
-def _resolved(changes: list[float]) -> float:
-    smallest = math.inf
-    for away, change in sorted(zip(TINY, changes), reverse=True):
-        if abs(abs(change) - math.expm1(away)) > 0.2 * away:
+def _resolved(changes: dict[float, float]) -> float:
+    """Smallest difference down to which the change is in proportion to it."""
+    largest = max(changes)
+    smallest, slope = math.inf, changes[largest] / largest
+    for away in sorted(changes, reverse=True):
+        if not abs(changes[away] - slope * away) <= 0.2 * abs(slope) * away:
             break
         smallest = away
     return smallest

@@ -9,16 +9,20 @@ from typing import Any
 
 FILLS = ("fill", "full", "scalar_tensor", "where", "lift_fresh")
 """Parts of names of operations that write a constant: -Inf in a mask is no fault by itself."""
+PLACES = {
+    "log_softmax": "log_softmax",
+    "logsumexp": "log_softmax",
+    "gather": "logp",
+    "index": "logp",
+    "index_select": "logp",
+    "sub": "log_ratio",
+    "rsub": "log_ratio",
+    "exp": "exp",
+    "exp2": "exp",
+    "expm1": "exp",
+}
+"""Place in the trail of FORMAT.md of operations outside the model, by their name."""
 _HERE = __file__[: -len("origin.py")]
-PLACES = (
-    ("log_softmax", "log_softmax"),
-    ("gather", "logp"),
-    ("index", "logp"),
-    ("logsumexp", "logp"),
-    ("exp", "exp"),
-    ("sub", "log_ratio"),
-)
-"""Place in the trail of FORMAT.md for operations outside the model, by a part of their name."""
 
 
 @dataclass
@@ -208,7 +212,7 @@ class Watch:
             return "grad"
         if path:
             return "logits"
-        return next((place for part, place in PLACES if part in name), "objective")
+        return PLACES.get(name.strip("_"), "objective")
 
 
 def measured(name: str, place: str, tensor: Any, loss_mask: Any = None) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def ratio_response(bench: Bench) -> dict[str, Any]:
     """What moves with the ratio, for either sign of the advantage.
 
     Returns:
-        `direction` (`up`: a positive advantage raises the log-prob; `down`; `none`: no gradient),
+        `direction` (`up`: a positive advantage raises the log-prob; `down`; `none`: no gradient;
+        `not_finite`),
         `negative_weight` (weight at advantage -1 over that at 1), `form`, `level` (`token`,
         `sequence_mean`, `sequence_sum`, `sequence` for another), `old_used` (whether the value
         changes with logp_old), `bounds` (a list of `{"advantage", "side", "ratio"}`, ratio None
@@ -42,10 +43,12 @@ def ratio_response(bench: Bench) -> dict[str, Any]:
     """
     one = _slope(bench, [1.0, -1.0], [0.0, 0.0])
     up, down = -one[0], -one[1]
+    if not math.isfinite(up) or not math.isfinite(down):
+        return {"direction": "not_finite", "form": None}
     if not up and not down:
         return {"direction": "none", "form": None}
     found: dict[str, Any] = {
-        "direction": "up" if up > 0 else "down",
+        "direction": "up" if up > 0 or (not up and down > 0) else "down",
         "negative_weight": down / up if up else None,
         "old_used": _old_used(bench),
         "level": _level(bench),
@@ -84,7 +87,8 @@ def _slope(bench: Bench, signs: Sequence[float], away: Sequence[float]) -> list[
     """Gradient of the first token of each row that its advantage makes, over the advantage."""
     rows = [Row(N_TOKENS, s, x) for s, x in zip(signs, away)]
     still = [Row(N_TOKENS, 0.0, x) for x in away]
-    paid, unpaid = bench(rows).gradient, bench(still).gradient
+    gradient = bench([*rows, *still]).gradient
+    paid, unpaid = gradient[: len(rows)], gradient[len(rows) :]
     return [(p[0] - u[0]) / s for p, u, s in zip(paid, unpaid, signs)]
 
 
