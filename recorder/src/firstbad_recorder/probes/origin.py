@@ -81,6 +81,8 @@ class Watch:
         self._mask = loss_mask
         self._path: list[str] = []
         self._made: dict[int, Origin] = {}
+        self._stored: dict[int, Origin] = {}
+        """The first one that wrote into each storage: a view of it is another tensor."""
         self._forward: dict[int, tuple[str, str]] = {}
         self._held: list[Any] = []
         self._names = {id(p): f"parameter {name}" for name, p in model.named_parameters()}
@@ -177,9 +179,7 @@ class Watch:
         self, name: str, path: str, where: str, node: Any, inputs: list[Any], tensor: Any
     ) -> None:
         place = self._place(name, path)
-        made_by = [
-            o for t in inputs if t is not tensor and (o := self._made.get(id(t))) is not None
-        ]
+        made_by = [o for t in inputs if t is not tensor and (o := self._maker(t)) is not None]
         same = self._made.get(id(tensor))
         if same is not None:  # in place: what stood there before
             made_by.append(same)
@@ -206,6 +206,14 @@ class Watch:
             and all(o.on_purpose for o in made_by),
         )
         self._held.append(tensor)  # so that its identity stays its own
+        self._stored.setdefault(tensor.untyped_storage().data_ptr(), self._made[id(tensor)])
+
+    def _maker(self, tensor: Any) -> Origin | None:
+        """What made a value that is not finite; where that wrote through a view, by the storage."""
+        known = self._made.get(id(tensor))
+        if known is not None or not tensor.is_floating_point() or is_finite(tensor):
+            return known
+        return self._stored.get(tensor.untyped_storage().data_ptr())
 
     def _place(self, name: str, path: str) -> str:
         if self._in_backward:

@@ -308,7 +308,8 @@ class _Attachment:
             return
         self.step.micros.append(micro)
         if self.check_rows and self._due() and len(self.step.micros) == 1:
-            self.quietly(passes.check, micro, self.trainer, self.check_rows)
+            for check in passes.CHECKS:
+                self.quietly(check, micro, self.trainer, self.check_rows)
 
     def _due(self) -> bool:
         return self.recorder.is_sample(int(self.trainer.state.global_step) + 1)
