@@ -342,10 +342,9 @@ class _Attachment:
     def before_update(self, optimizer: Any) -> None:
         """The rate that is used, and some parameters before they are moved."""
         self.rate = float(optimizer.param_groups[0]["lr"])
-        if self._due():
-            model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-            named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-            self.moves = weights.Moves(named)
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.moves = weights.Moves(named)
 
     def after_update(self) -> None:
         """How far they were moved."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST_TENSORS = 8
-MOST_NUMBERS = 2**20
+MOST_NUMBERS = 2**16
 """Of one tensor that are looked at, evenly spread."""
 _DIGESTED = 4096
 
