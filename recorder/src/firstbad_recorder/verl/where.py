@@ -1,0 +1,63 @@
+"""Where the record lies: agreed on by the processes of a run through one environment variable."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+RECORD = "FIRSTBAD_RECORD"
+"""Names the folder. Unless set, it is `record` in `trainer.default_local_dir`."""
+MODULES = "VERL_USE_EXTERNAL_MODULES"
+_SECRET = re.compile(
+    r"token$|secret|passw|api_?key|access_?key|credential|authoriz|private|proxy|_pat$", re.I
+)
+_log = logging.getLogger("firstbad_recorder")
+_said: set[str] = set()
+
+
+def stated() -> str | None:
+    """The folder that the environment names."""
+    return os.environ.get(RECORD) or None
+
+
+def folder_of(config: Any) -> str | None:
+    """The folder of a run, by the environment or else by its config."""
+    if (found := stated()) is not None:
+        return found
+    local = config.trainer.get("default_local_dir")
+    return os.path.join(os.path.abspath(str(local)), "record") if local else None
+
+
+def to_workers(environment: dict[str, Any], config: Any) -> None:
+    """Add to the variables of Ray's processes what the recorder needs in each."""
+    if os.environ.get(MODULES):
+        environment.setdefault(MODULES, os.environ[MODULES])
+    folder = None if config is None else folder_of(config)
+    if folder is not None:
+        environment.setdefault(RECORD, folder)
+
+
+def settings_of(config: Any) -> dict[str, object]:
+    """The settings in force, resolved, without what may be a secret."""
+    from omegaconf import OmegaConf
+
+    found = OmegaConf.to_container(config, resolve=True)
+    return _open(found) if isinstance(found, Mapping) else {}
+
+
+def _open(settings: Mapping[Any, Any]) -> dict[str, object]:
+    return {
+        str(key): _open(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if value is None or not _SECRET.search(str(key))
+    }
+
+
+def say_once(text: str) -> None:
+    """Tell the log of this process, but not again."""
+    if text not in _said:
+        _said.add(text)
+        _log.warning("firstbad_recorder: %s", text)
