@@ -6,8 +6,6 @@ Real: the config, `RayPPOTrainer.fit` and all that it computes itself, `ppo_loss
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,11 +15,13 @@ from typing import Any
 
 import pytest
 
+import firstbad_recorder.verl  # noqa: F401  # before any module of verl, as verl itself would
+
 MakeTrainer = Callable[..., Any]
 PAD, STOP, COPY, COLON, DIGIT = 0, 1, 2, 3, 4
-V, N_PROMPT, N_RESPONSE = 14, 4, 6
+V, N_PROMPT, N_RESPONSE = 14, 4, 24
 TEXTS = ["", "", "copy", ":", *(str(i) for i in range(10))]
-GROUPS, SIZE = 8, 4
+GROUPS, SIZE = 4, 8
 
 
 class Tokenizer:
@@ -34,15 +34,11 @@ class Tokenizer:
 @pytest.fixture
 def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer:
     """`make_trainer(temperature=..., **overrides)`: a trainer whose `fit` makes `n_steps` steps."""
-    for name in ("verl", "torchdata"):
-        pytest.importorskip(name)
     import numpy as np
     import torch
+    import verl.checkpoint_engine.base as delivery
     from hydra import compose, initialize_config_module
     from tensordict import TensorDict
-
-    import firstbad_recorder.verl  # noqa: F401
-    import verl.checkpoint_engine.base as delivery
     from verl.protocol import DataProto
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
     from verl.utils import tensordict_utils as tu
@@ -51,7 +47,6 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
     from verl.workers.utils import losses
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FIRSTBAD_RECORD", raising=False)
     monkeypatch.setattr(delivery, "ray", SimpleNamespace(get=lambda found: found))
 
     class Policy(torch.nn.Module):
@@ -59,10 +54,13 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
 
         def __init__(self) -> None:
             super().__init__()
+            self.common = torch.nn.Parameter(torch.zeros(V, V))
             self.table = torch.nn.Parameter(torch.zeros(10, V, V))
+            self.table.data[:, :, STOP] = 1.5  # about a quarter: answers of four tokens
+            self.table.data[range(10), :, range(DIGIT, V)] = 1.5  # one in four is right
 
         def forward(self, digit: Any, before: Any) -> Any:
-            logits = self.table[digit, before].clone()
+            logits = self.table[digit, before] + self.common[before]
             logits[..., [PAD, COPY, COLON]] = -30.0
             return logits
 
@@ -70,7 +68,7 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
             """Nested (R, T): log-prob of the next token at each place, and the entropy there."""
             logps, entropies = [], []
             for row in ids.unbind():
-                digit = int(row[1]) - DIGIT
+                digit = int(row[row.tolist().index(COPY) + 1]) - DIGIT
                 dist = torch.log_softmax(
                     self(torch.full_like(row, digit), row) / temperature, dim=-1
                 )
@@ -105,9 +103,7 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
         def forward_backward_batch(
             self, data: Any, loss_function: Any, forward_only: bool = False
         ) -> Any:
-            tu.assign_non_tensor(
-                data, batch_num_tokens=float(data["loss_mask"].sum()), dp_size=1
-            )
+            tu.assign_non_tensor(data, batch_num_tokens=float(data["loss_mask"].sum()), dp_size=1)
             total: list[Any] = []
             for part in tu.chunk_tensordict(data, self.n_micro):
                 logp, entropy = self.policy.rows(part["input_ids"])
@@ -177,9 +173,9 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
             for place in range(N_RESPONSE):
                 with torch.no_grad():
                     logits = self.policy(digit, before)
-                taken = torch.multinomial(
-                    torch.softmax(logits, -1), 1, generator=self.generator
-                )[:, 0]
+                taken = torch.multinomial(torch.softmax(logits, -1), 1, generator=self.generator)[
+                    :, 0
+                ]
                 tool = torch.zeros(n, dtype=torch.bool)
                 if self.tools and place == 1:  # what a tool answers is not sampled
                     tool = torch.arange(n) % 2 == 0
@@ -196,8 +192,10 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
             responses, mask = torch.stack(ids, 1), torch.stack(masks, 1)
             attention = torch.cat([(prompts != PAD).long(), torch.stack(attended, 1)], 1)
             scores = torch.zeros(n, N_RESPONSE)
-            right = ((responses - DIGIT) == digit[:, None]).float().sum(1) / N_RESPONSE
             last = torch.stack(attended, 1).sum(1) - 1
+            said = responses[torch.arange(n), (last - 1).clamp(min=0)] - DIGIT
+            stopped = responses[torch.arange(n), last] == STOP
+            right = ((said == digit) & stopped & (last > 0)).float()
             scores[torch.arange(n), last] = right
             tensors = {
                 "prompts": prompts,
@@ -225,15 +223,19 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
         draw = np.random.default_rng(3)
         found = []
         for _ in range(n_steps):
-            digits = draw.integers(0, 10, GROUPS)
-            prompts = torch.tensor([[PAD, COPY, DIGIT + int(d), COLON] for d in digits])
-            found.append({
-                "prompts_asked": prompts,
-                "reward_model": np.array(
-                    [{"ground_truth": str(d), "style": "rule"} for d in digits], dtype=object
-                ),
-                "data_source": np.array(["copy"] * GROUPS, dtype=object),
-            })
+            digits = draw.integers(0, 10, GROUPS).tolist()
+            before = [PAD if d == 0 else DIGIT + d for d in draw.integers(0, 10, GROUPS).tolist()]
+            rows = [[b, COPY, DIGIT + d, COLON] for b, d in zip(before, digits, strict=True)]
+            prompts = torch.tensor(rows)
+            found.append(
+                {
+                    "prompts_asked": prompts,
+                    "reward_model": np.array(
+                        [{"ground_truth": str(d), "style": "rule"} for d in digits], dtype=object
+                    ),
+                    "data_source": np.array(["copy"] * GROUPS, dtype=object),
+                }
+            )
         return found
 
     def make(
@@ -298,17 +300,16 @@ def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer
         trainer._get_gen_batch = lambda batch: batch.select(batch_keys=["prompts_asked"])
         return trainer
 
-    yield make
-    sys.modules.pop("_never", None)
-    os.environ.pop("FIRSTBAD_RECORD", None)
+    return make
 
 
 @pytest.fixture(autouse=True)
-def _fresh_process() -> Any:
+def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process keeps for its life is forgotten between tests."""
     from firstbad_recorder.verl import driver, where, worker
 
-    driver._now = None
-    worker._here = worker._Worker()
-    where._said.clear()
-    yield
+    monkeypatch.setattr(driver, "_now", None)
+    monkeypatch.setattr(worker, "_here", worker._Worker())
+    monkeypatch.setattr(where, "_said", set())
+    monkeypatch.delenv("FIRSTBAD_RECORD", raising=False)
+    monkeypatch.delenv("FIRSTBAD_RECORD_OPTIONS", raising=False)

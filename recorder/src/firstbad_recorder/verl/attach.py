@@ -1,15 +1,15 @@
 """Which functions of verl are wrapped, and what each of them tells.
 
-| module | function | tells |
+| module | what is wrapped | tells |
 |---|---|---|
-| `verl.trainer.constants_ppo` | `get_ppo_ray_runtime_env` | nothing; carries two variables on |
-| `verl.trainer.ppo.ray_trainer` | `RayPPOTrainer.fit`, `_compute_old_log_prob`, `_update_actor` | V0 |
-| `verl.trainer.ppo.v1.trainer_base` | `PPOTrainer.init`, `fit`, `_update_actor` | V1 |
-| `verl.utils.tracking` | `Tracking.log` | numbers of every step |
-| `verl.checkpoint_engine.base` | `CheckpointEngineManager.update_weights` | weight deliveries |
-| `verl.workers.utils.losses` | `ppo_loss` | micro-batches, in the workers |
-| `verl.workers.engine.base` | `BaseEngine.train_batch` | updates, in the workers |
-| `verl.workers.engine_workers` | `ActorRolloutRefWorker.update_weights` | number of the step, there |
+| `trainer.constants_ppo` | `get_ppo_ray_runtime_env` | nothing: it carries variables to workers |
+| `trainer.ppo.ray_trainer` | `RayPPOTrainer`, three methods | whole batches of V0 |
+| `trainer.ppo.v1.trainer_base` | `PPOTrainer`, three methods | whole batches of V1 |
+| `utils.tracking` | `Tracking.log` | numbers of every step |
+| `checkpoint_engine.base` | `CheckpointEngineManager.update_weights` | weight deliveries |
+| `workers.utils.losses` | `ppo_loss` | in workers: micro-batches |
+| `workers.engine.base` | `BaseEngine.train_batch` | in workers: updates |
+| `workers.engine_workers` | `ActorRolloutRefWorker.update_weights` | in workers: the step's number |
 """
 
 from __future__ import annotations
@@ -166,17 +166,17 @@ async def _after(awaited: Any, then: Callable[[], None]) -> Any:
 
 
 def _losses(module: Any) -> None:
-    def made(original: _Function) -> _Function:
-        def ppo_loss(
-            config: Any, model_output: Any, data: Any, *args: Any, **more: Any
-        ) -> Any:  # the names are those that engines call it with
-            result = original(config, model_output, data, *args, **more)
-            worker.lost(config, model_output, data, result)
-            return result
+    wrap(module, "ppo_loss", _lost)
 
-        return ppo_loss
 
-    wrap(module, "ppo_loss", made)
+def _lost(original: _Function) -> _Function:
+    # the names are those that engines call it with
+    def ppo_loss(config: Any, model_output: Any, data: Any, *args: Any, **more: Any) -> Any:
+        result = original(config, model_output, data, *args, **more)
+        worker.lost(config, model_output, data, result)
+        return result
+
+    return ppo_loss
 
 
 def _engine(module: Any) -> None:
@@ -207,3 +207,4 @@ def _workers(module: Any) -> None:
         return update_weights
 
     wrap(module.ActorRolloutRefWorker, "update_weights", made)
+    wrap(module, "ppo_loss", _lost)  # where it was imported before this package was

@@ -73,7 +73,7 @@ def padded(
     """
     prompts, attended = tensors["prompts"], tensors["attention_mask"]
     n, width = prompts.shape
-    ids = tensors["input_ids"] if "input_ids" in tensors else None
+    ids = tensors.get("input_ids", None)
     if ids is None:
         import torch
 
@@ -89,7 +89,7 @@ def padded(
     arrays = {name: tensors[name] for name in (*_RESPONSE, *_SCORES) if name in tensors}
     if entropy is not None and entropy.shape == tensors["responses"].shape:
         arrays["entropy"] = entropy
-    position = tensors["position_ids"] if "position_ids" in tensors else None
+    position = tensors.get("position_ids", None)
     if position is not None and position.dim() != 2:
         position = None  # several axes for pictures: no place in a text
     return Batch(
@@ -128,12 +128,11 @@ def nested(
     names = [keys[i].rsplit("_", 2)[0] for i in real]
     lengths = [len(prompts[i]) + len(responses[i]) for i in real]
     keep = [real[k] for k in chosen(names, lengths, most)]
-    arrays = {
-        name: data[name].unbind() for name in (*_RESPONSE, *_SCORES) if name in data.keys()
-    }
-    extra = _each(data["extra_fields"]) if "extra_fields" in data.keys() else []
+    there = set(data.keys())
+    arrays = {name: data[name].unbind() for name in (*_RESPONSE, *_SCORES) if name in there}
+    extra = _each(data["extra_fields"]) if "extra_fields" in there else []
     said = [_plain(extra[i]) if len(extra) > i else {} for i in keep]
-    asked = _each(data["reward_model"]) if "reward_model" in data.keys() else []
+    asked = _each(data["reward_model"]) if "reward_model" in there else []
     ids = [torch.cat([prompts[i], responses[i]]).cpu() for i in keep]
     return Batch(
         ids=ids,

@@ -1,4 +1,4 @@
-"""The process that drives the training: it sees whole batches, weight deliveries and all numbers."""
+"""The process that drives the training: it sees whole batches, deliveries and all numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUEUED = (
     "prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "ref_log_prob",
     "entropy", "rm_scores", "token_level_rewards", "advantages", "extra_fields", "reward_model",
 )  # fmt: skip
-"""Fields of V1's queue that are fetched, as far as it has them."""
+"""Fields of V1's queue that are fetched; it leaves out those that it does not have."""
 _now: Driver | None = None
 
 
@@ -63,7 +63,8 @@ class Driver:
         """Start the record in a folder, or continue the one that is there."""
         self.trainer = trainer
         settings = quietly(where.settings_of, trainer.config)
-        self.recorder = Recorder(folder, config=settings, **surroundings())  # type: ignore[arg-type]
+        about: dict[str, Any] = {**surroundings(), **where.options()}
+        self.recorder = Recorder(folder, config=settings, **about)
         if threading.current_thread() is threading.main_thread():
             self.recorder.keep_on_signal()
         self._version: int | None = None
@@ -113,10 +114,8 @@ class Driver:
             return None
         import transfer_queue
 
-        there = getattr(meta, "fields", None)
-        wanted = [name for name in _QUEUED if there is None or name in there]
         data = transfer_queue.kv_batch_get(
-            keys=meta.keys, partition_id=meta.partition_id, select_fields=wanted
+            keys=meta.keys, partition_id=meta.partition_id, select_fields=list(_QUEUED)
         )
         return self._looked_at(batches.nested(data, meta.keys, meta.tags))
 
@@ -127,7 +126,7 @@ class Driver:
         return int(self.trainer.global_steps)
 
     def logged(self, data: Mapping[str, Any], step: Any) -> None:
-        """verl's own numbers."""
+        """Verl's own numbers."""
         self.recorder.scalars(int(step), data)
 
     def hold(self, step: int, metrics: Mapping[str, Any] | None) -> None:
@@ -142,7 +141,7 @@ class Driver:
         own = _numbers(tokens, lines)
         if own:
             self.recorder.scalars(step, own)
-        about: dict[str, object] = {
+        about: dict[str, Any] = {
             "filters": "after" if filtered else "none",
             "first_pass": True,
             "policy_version": step - 1,
@@ -229,7 +228,9 @@ def _ends(tokenizer: Any) -> set[int]:
     found: set[int] = set()
     for name in ("eos_token_id", "pad_token_id"):
         value = getattr(tokenizer, name, None)
-        found |= set(value) if isinstance(value, (list, tuple)) else {value} - {None}
+        found.update(
+            value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        )
     return found
 
 

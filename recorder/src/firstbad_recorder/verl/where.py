@@ -10,7 +10,10 @@ from typing import Any
 
 RECORD = "FIRSTBAD_RECORD"
 """Names the folder. Unless set, it is `record` in `trainer.default_local_dir`."""
+OPTIONS = "FIRSTBAD_RECORD_OPTIONS"
+"""Settings of `Recorder` that are whole numbers: `baseline_every=20 max_bytes=4000000000`."""
 MODULES = "VERL_USE_EXTERNAL_MODULES"
+_NUMBERS = ("baseline_every", "max_bytes", "ring_bytes", "ring_steps")
 _SECRET = re.compile(
     r"token$|secret|passw|api_?key|access_?key|credential|authoriz|private|proxy|_pat$", re.I
 )
@@ -23,6 +26,20 @@ def stated() -> str | None:
     return os.environ.get(RECORD) or None
 
 
+def options() -> dict[str, int]:
+    """What the environment asks of the recorder; what it can't be asked is said once."""
+    found = {}
+    for part in os.environ.get(OPTIONS, "").replace(",", " ").split():
+        name, _, value = part.partition("=")
+        if name in _NUMBERS and value.isdecimal():
+            found[name] = int(value)
+        else:
+            say_once(
+                f"{OPTIONS} has `{part[:80]}`; it takes whole numbers of {', '.join(_NUMBERS)}"
+            )
+    return found
+
+
 def folder_of(config: Any) -> str | None:
     """The folder of a run, by the environment or else by its config."""
     if (found := stated()) is not None:
@@ -33,8 +50,9 @@ def folder_of(config: Any) -> str | None:
 
 def to_workers(environment: dict[str, Any], config: Any) -> None:
     """Add to the variables of Ray's processes what the recorder needs in each."""
-    if os.environ.get(MODULES):
-        environment.setdefault(MODULES, os.environ[MODULES])
+    for name in (MODULES, OPTIONS):
+        if os.environ.get(name):
+            environment.setdefault(name, os.environ[name])
     folder = None if config is None else folder_of(config)
     if folder is not None:
         environment.setdefault(RECORD, folder)

@@ -106,7 +106,8 @@ def _finished(update: _Update, engine: Any, result: Any) -> None:
     if _here.recorder is None:
         folder = where.stated()
         assert folder is not None
-        _here.recorder = Recorder(folder, rank=rank + 1, **surroundings())  # type: ignore[arg-type]
+        about: dict[str, Any] = {**surroundings(), **where.options()}
+        _here.recorder = Recorder(folder, rank=rank + 1, **about)
     parts = [_rows(micro) for micro in update.micros]
     for i, (micro, rows) in enumerate(zip(update.micros, parts)):
         _here.ledger.append({
@@ -167,10 +168,8 @@ def _rows(micro: dict[str, Any]) -> batches.Batch:
         "response_mask", "old_log_probs", "rollout_log_probs", "ref_log_prob", "advantages"
     ):  # fmt: skip
         if name in micro:
-            arrays[name] = [
-                row[:n].detach().cpu() for row, n in zip(micro[name].unbind(), lengths)
-            ]
-    flat: dict[str, list[Any]] = {}
+            arrays[name] = [row[:n].detach().cpu() for row, n in zip(micro[name].unbind(), lengths)]
+    flat: dict[str, Sequence[Any]] = {}
     for name in ("log_probs", "entropy"):
         if name in micro:
             values = micro[name]
