@@ -9,7 +9,7 @@
 | `checkpoint_engine.base` | `CheckpointEngineManager.update_weights` | weight deliveries |
 | `workers.utils.losses` | `ppo_loss` | in workers: micro-batches |
 | `workers.engine.base` | `BaseEngine.train_batch` | in workers: updates |
-| `workers.engine_workers` | `ActorRolloutRefWorker.update_weights` | in workers: the step's number |
+| `workers.engine_workers` | `ActorRolloutRefWorker.update_weights` | in workers: number of a step |
 """
 
 from __future__ import annotations
