@@ -6,6 +6,7 @@ Real: the config, `RayPPOTrainer.fit` and all that it computes itself, `ppo_loss
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import firstbad_recorder.verl  # noqa: F401  # before any module of verl, as verl itself would
@@ -34,7 +36,6 @@ class Tokenizer:
 @pytest.fixture
 def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeTrainer:
     """`make_trainer(temperature=..., **overrides)`: a trainer whose `fit` makes `n_steps` steps."""
-    import numpy as np
     import torch
     import verl.checkpoint_engine.base as delivery
     from hydra import compose, initialize_config_module
@@ -313,3 +314,19 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(where, "_said", set())
     monkeypatch.delenv("FIRSTBAD_RECORD", raising=False)
     monkeypatch.delenv("FIRSTBAD_RECORD_OPTIONS", raising=False)
+
+
+@pytest.fixture
+def tensors_in() -> Callable[[Path], dict[str, Any]]:
+    """`tensors_in(file)`: the flat arrays of a safetensors file."""
+
+    def read(file: Path) -> dict[str, Any]:
+        data = file.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        kinds = {"I64": "<i8", "U8": "|u1", "F32": "<f4"}
+        return {
+            name: np.frombuffer(data[8 + size :][slice(*of["data_offsets"])], kinds[of["dtype"]])
+            for name, of in json.loads(data[8 : 8 + size]).items()
+        }
+
+    return read

@@ -55,7 +55,10 @@ def test_training_is_the_same_with_and_without(
 
 
 def test_rows_and_arrays_are_those_of_the_batch(
-    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trainer: MakeTrainer,
+    tensors_in: Callable[[Path], dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     every_step(monkeypatch)
     trainer = make_trainer(n_steps=2, tools=True)
@@ -86,7 +89,7 @@ def test_rows_and_arrays_are_those_of_the_batch(
     run = open_run(f"rec:{record}")
     assert run.captures.steps.tolist() == [1, 2]
     for step, (batch, others), entropy in zip((1, 2), seen, entropies, strict=True):
-        raw = _tensors(record / "steps" / f"{step:08d}" / "tokens.safetensors")
+        raw = tensors_in(record / "steps" / f"{step:08d}" / "tokens.safetensors")
         lengths = np.diff(raw["offsets"])
         assert len(set(lengths)) == 1
         width = int(lengths[0])
@@ -142,16 +145,6 @@ def test_rows_and_arrays_are_those_of_the_batch(
         assert about.policy_version == step - 1
 
 
-def _tensors(file: Path) -> dict[str, Any]:
-    data = file.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    kinds = {"I64": "<i8", "U8": "|u1", "F32": "<f4"}
-    return {
-        name: np.frombuffer(data[8 + size :][slice(*of["data_offsets"])], kinds[of["dtype"]])
-        for name, of in json.loads(data[8 : 8 + size]).items()
-    }
-
-
 def test_numbers_are_verls_under_its_names(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     make_trainer(n_steps=3).fit()
     logged = rows_in(tmp_path / "p" / "e.jsonl")
@@ -171,7 +164,10 @@ def test_numbers_are_verls_under_its_names(make_trainer: MakeTrainer, tmp_path: 
 
 
 def test_a_worker_writes_its_micro_batches_beside(
-    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trainer: MakeTrainer,
+    tensors_in: Callable[[Path], dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     every_step(monkeypatch)
     record = tmp_path / "record"
@@ -195,7 +191,7 @@ def test_a_worker_writes_its_micro_batches_beside(
         # the first update is made on the weights that old log-probs are from
         assert all(abs(row["ratio_max"] - 1) < 1e-5 for row in ledger[:2])
         assert any(abs(row["ratio_max"] - 1) > 1e-3 for row in ledger[2:])
-        found = _tensors(folder / "tokens.safetensors")
+        found = tensors_in(folder / "tokens.safetensors")
         assert len(found["offsets"]) == 17
         made = found["source"] == 3
         assert np.array_equal(np.isfinite(found["logp_new"]), made)
