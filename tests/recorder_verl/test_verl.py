@@ -85,6 +85,7 @@ def test_rows_and_arrays_are_those_of_the_batch(
     assert said["dropped_by_reason"] == {}
     assert said["config"]["actor_rollout_ref"]["rollout"]["n"] == 8
     assert "xyz" not in json.dumps(said)
+    assert (said["config"]["eos_token_id"], said["config"]["pad_token_id"]) == (1, 0)
     assert said["versions"]["verl"]
     run = open_run(f"rec:{record}")
     assert run.captures.steps.tolist() == [1, 2]

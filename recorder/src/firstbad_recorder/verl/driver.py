@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ _QUEUED = (
     "entropy", "rm_scores", "token_level_rewards", "advantages", "extra_fields", "reward_model",
 )  # fmt: skip
 """Fields of V1's queue that are fetched; it leaves out those that it does not have."""
+_MOST_TOKENIZER_BYTES = 32 * 2**20
 _now: Driver | None = None
 
 
@@ -63,6 +65,10 @@ class Driver:
         """Start the record in a folder, or continue the one that is there."""
         self.trainer = trainer
         settings = quietly(where.settings_of, trainer.config)
+        if settings and (tokenizer := getattr(trainer, "tokenizer", None)) is not None:
+            for name in ("eos_token_id", "pad_token_id"):
+                settings.setdefault(name, getattr(tokenizer, name, None))
+        self._folder = folder
         about: dict[str, Any] = {**surroundings(), **where.options()}
         self.recorder = Recorder(folder, config=settings, **about)
         if threading.current_thread() is threading.main_thread():
@@ -134,6 +140,8 @@ class Driver:
         if self._seen is None:
             return
         (found, tokens), self._seen = self._seen, None
+        if self._held is None:
+            self.quietly(self._save_tokenizer)
         self._held = step
         lines = self._lines(step, found)
         config = self.trainer.config
@@ -146,6 +154,10 @@ class Driver:
             "first_pass": True,
             "policy_version": step - 1,
         }
+        seeds = {"data": _chosen(config.data, "seed")}
+        seeds["actor"] = _chosen(config.actor_rollout_ref.actor, "data_loader_seed")
+        seeds["rollout"] = _chosen(config.actor_rollout_ref.rollout, "seed")
+        about["seeds"] = {name: seed for name, seed in seeds.items() if seed is not None}
         whole = _whole(found, int(config.actor_rollout_ref.rollout.n))
         if whole is not None:
             about["whole_groups"] = whole
@@ -164,6 +176,16 @@ class Driver:
         )
 
     # ---- parts of it
+
+    def _save_tokenizer(self) -> None:
+        """The tokenizer's own file, so that tokens can be shown as text."""
+        backend = getattr(getattr(self.trainer, "tokenizer", None), "backend_tokenizer", None)
+        if backend is None:
+            return
+        text = backend.to_str()
+        if len(text) <= _MOST_TOKENIZER_BYTES:
+            with open(os.path.join(self._folder, "tokenizer.json"), "w", encoding="utf-8") as out:
+                out.write(text)
 
     def _lines(self, step: int, found: batches.Batch) -> list[dict[str, object]]:
         tokenizer = getattr(self.trainer, "tokenizer", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
@@ -18,19 +19,19 @@ class Finder:
     def __init__(self, changes: Mapping[str, Change]) -> None:
         """`changes`: by name of a module, what is called with it once it has been imported."""
         self._changes = changes
-        self._asking = False
+        self._here = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that the other finders have, with a loader that calls the change."""
-        if name not in self._changes or self._asking:
+        if name not in self._changes or getattr(self._here, "asking", False):
             return None
-        self._asking = True  # a finder may ask the others, and so come back here
+        self._here.asking = True  # a finder may ask the others, and so come back here
         try:
             spec = self._found(name, path, target)
         finally:
-            self._asking = False
+            self._here.asking = False
         if spec is not None and spec.loader is not None:
             with suppress(Exception):  # a loader that can't be changed imports as ever
                 _called_after(spec.loader, self._changes[name])

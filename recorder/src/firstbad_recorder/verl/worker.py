@@ -106,7 +106,7 @@ def _finished(update: _Update, engine: Any, result: Any) -> None:
     if _here.recorder is None:
         folder = where.stated()
         assert folder is not None
-        about: dict[str, Any] = {**surroundings(), **where.options()}
+        about: dict[str, Any] = {**surroundings(), **where.options(), "device": _device()}
         _here.recorder = Recorder(folder, rank=rank + 1, **about)
     parts = [_rows(micro) for micro in update.micros]
     for i, (micro, rows) in enumerate(zip(update.micros, parts)):
@@ -142,6 +142,12 @@ def _held(step: int) -> None:
         first_pass=True,
         policy_version=step - 1,
     )
+
+
+def _device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def _rank() -> int:
