@@ -158,7 +158,6 @@ def _working_in(path: Path) -> Iterator[None]:
     handler.setFormatter(LineFormat())
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
-    LOG.propagate = False
     os.environ["TENSORBOARD_LOGGING_DIR"] = "tb"
     os.chdir(path)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 
 pytest.importorskip("trl")
 
+from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 from firstbad.tools.readers import open_run
-from firstbad_recorder.trl import attach
+from firstbad_recorder.trl import attach, preflight
 
 # The libraries of training warn of their own doings.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -74,6 +76,7 @@ def test_tokens_ledger_and_numbers_are_those_of_the_trainer(
         # advantages by row, in the order of generation
         expected = sorted(float(a) for p in parts for a in p["advantages"])
         assert np.allclose(sorted(capture.arrays["advantage"]), expected, atol=1e-6)
+        assert batch.advantage is not None
         assert np.allclose(sorted(batch.advantage), expected, atol=1e-6)
         flight = run.flight.at(step)
         assert flight.whole_groups
@@ -83,7 +86,10 @@ def test_tokens_ledger_and_numbers_are_those_of_the_trainer(
             assert part.denominator == pytest.approx(n_trained, rel=1e-4)
             assert part.loss == pytest.approx(loss, abs=1e-6)
         assert own[step]["loss"] == pytest.approx(sum(losses[2 * (step - 1) : 2 * step]), abs=1e-6)
-        assert np.nanmax(np.abs(capture.arrays["logp_recheck"] - capture.arrays["logp_old"])) < 1e-5
+        again, old = (capture.numbers(name) for name in ("logp_recheck", "logp_old"))
+        assert again is not None
+        assert old is not None
+        assert np.nanmax(np.abs(again - old)) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -173,3 +179,67 @@ def test_no_secret_and_what_the_run_depends_on(
     assert {"torch", "trl", "transformers"} <= said["versions"].keys()
     assert said["config"]["num_generations"] == 4
     assert said["device"] == "cpu"
+
+
+def test_warnings_of_a_verifier_are_events(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    log = logging.getLogger("verifier.client")
+
+    def verifier(completions: list[Any], trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 1:
+            log.warning("deadline exceeded (%d items), fallback score 0.0", len(completions))
+        log.info("scored")
+        return [float(i % 2) for i in range(len(completions))]
+
+    trainer = make_trainer(rewards=[verifier], max_steps=3)
+    attach(trainer, tmp_path / "record")
+    trainer.train()
+    events = rows_in(tmp_path / "record" / "events.jsonl")
+    assert [(e["kind"], e["step"], e["text"]) for e in events] == [
+        ("warning", 2, "scoring with verifier: deadline exceeded (16 items), fallback score 0.0")
+    ]
+
+
+def test_a_preflight_passes_leaves_all_as_it_was_and_its_certificate_fits_the_record(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    import torch
+
+    weights = []
+    for checked in (False, True):
+        trainer = make_trainer(max_steps=3)
+        torch.manual_seed(3)
+        if checked:
+            found = preflight(trainer, tmp_path / "record")
+            assert found.failed == []
+            assert {c.name for c in found.checks if c.outcome == "pass"} >= {
+                "loss_numerics",
+                "loss_definition",
+                "mask_construction",
+                "accumulation",
+                "trainer_repeatability",
+            }
+            assert found.loss is not None
+            assert "dapo" in found.loss["loss_types"]
+            attach(trainer, tmp_path / "record")
+        trainer.train()
+        weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters()})
+    assert all(torch.equal(weights[0][n], weights[1][n]) for n in weights[0])
+    certificate = open_run(f"rec:{tmp_path / 'record'}").flight.certificate
+    assert certificate is not None
+    assert certificate.differs == ()
+    assert certificate.outcome("accumulation") is True
+
+
+class TwiceAccumulated(LoggedGRPOTrainer):
+    """The loss is not divided by the accumulation steps."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        return super()._loss_of(model, inputs) * self.current_gradient_accumulation_steps
+
+
+def test_a_preflight_names_the_factor_of_the_accumulation(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    found = preflight(make_trainer(TwiceAccumulated), tmp_path / "record")
+    assert found.failed == ["accumulation"]
+    assert "norm ratio 2" in found.report()

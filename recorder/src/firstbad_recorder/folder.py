@@ -26,6 +26,7 @@ LINES = (METRICS, EVENTS, SYNCS, PROBES, KEEPS)
 _MAX_RESTARTS = 50
 _MAX_REASONS = 50
 _OTHER = "other reasons"
+_UNFINISHED = ".unfinished-"
 
 
 class Folder:
@@ -125,19 +126,18 @@ class Folder:
     def put(self, place: str, files: Mapping[str, bytes]) -> bool:
         """Write a folder of files under another name, and give it its own when complete.
 
-        False where it was dropped.
+        False where the recorder is closed.
 
         Raises:
-            OSError: it can't be written.
+            OSError: it can't be written; ENOSPC also where `max_bytes` leaves no room.
         """
         if not self._ready():
             return False
         size = sum(map(len, files.values()))
         if self._bytes + size > self._max_bytes - self._max_bytes // 5:
-            self.drop("max_bytes is reached")
-            return False
+            raise OSError(errno.ENOSPC, "max_bytes is reached")
         folder = os.path.join(self.path, place)
-        unfinished = folder + ".unfinished"
+        unfinished = f"{folder}{_UNFINISHED}{os.getpid()}"
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             os.makedirs(unfinished)
@@ -169,6 +169,14 @@ class Folder:
             size = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
             shutil.rmtree(folder, ignore_errors=True)
             self._bytes -= size
+
+    def tidy(self) -> None:
+        """Delete what earlier processes had begun to write when they were killed."""
+        for place in (STEPS, RING):
+            folder = os.path.join(self.path, place)
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if _UNFINISHED in name:
+                    self.remove(f"{place}/{name}")
 
     def names(self, place: str) -> list[str]:
         """Finished folders in a place, in order."""

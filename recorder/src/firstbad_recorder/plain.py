@@ -41,11 +41,14 @@ def as_plain(value: object, depth: int = 20) -> object:
         return as_text(value)
     if kind is float or kind is int:  # most of what is written: before the slower questions
         return _scalar(value)
-    if depth and isinstance(value, Mapping):
-        return {as_text(key): as_plain(item, depth - 1) for key, item in value.items()}
-    if depth and isinstance(value, (list, tuple)):
-        return [as_plain(item, depth - 1) for item in value]
-    return as_text(value) if isinstance(value, str) else _scalar(value)
+    try:
+        if depth and isinstance(value, Mapping):
+            return {as_text(key): as_plain(item, depth - 1) for key, item in value.items()}
+        if depth and isinstance(value, (list, tuple)):
+            return [as_plain(item, depth - 1) for item in value]
+        return as_text(value) if isinstance(value, str) else _scalar(value)
+    except Exception:  # even the question what it is may raise
+        return as_text(value)
 
 
 def _scalar(value: object) -> object:
@@ -59,7 +62,7 @@ def as_line(record: Mapping[str, object]) -> bytes:
     """A JSON object and a line end; its own texts may be long, as those of a rollout are."""
     found: dict[str, object] = {}
     for key, value in record.items():
-        text = isinstance(value, str)
+        text = type(value) is str
         found[as_text(key)] = str(value)[:MAX_ROLLOUT_TEXT] if text else as_plain(value)
     return json.dumps(found, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 

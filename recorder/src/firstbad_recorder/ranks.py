@@ -26,41 +26,46 @@ class Ranks:
         self.folder = self._root if rank == 0 else os.path.join(self._root, RANKS, f"{rank:04d}")
         self._read: dict[str, int] = {}
         """Bytes read of each other rank's file."""
-        self._first = True
 
-    def tell(self, first: int, why: str, folder: Folder) -> None:
-        """Have the other ranks keep the steps around one."""
-        folder.append(KEEPS, {"first": first, "why": why, "rank": self.rank})
+    def tell(self, step: int, mark: str, why: str, folder: Folder) -> None:
+        """Have the other ranks keep a step, and those around it where it is the first bad one."""
+        folder.append(KEEPS, {"step": step, "mark": mark, "why": why, "rank": self.rank})
 
-    def news(self) -> Iterator[tuple[int, str]]:
-        """Steps that other ranks have asked for since the last time, and why."""
-        others = [self._root]
+    def begin(self) -> None:
+        """Pass over what earlier processes have asked for."""
+        for file in self._others():
+            self._read[file] = os.stat(file).st_size
+
+    def news(self) -> Iterator[tuple[int, str, str]]:
+        """Steps that other ranks have asked for since the last time, how to mark them, and why."""
+        for file in self._others():
+            yield from self._lines(file)
+
+    def _others(self) -> list[str]:
+        """Files of the other ranks that are there."""
+        folders = [self._root]
         try:
-            ranks = os.path.join(self._root, RANKS)
-            others += [entry.path for entry in os.scandir(ranks) if entry.is_dir()]
+            with os.scandir(os.path.join(self._root, RANKS)) as entries:
+                folders += sorted(entry.path for entry in entries)
         except OSError:
             if self.rank == 0:
-                return  # the usual case: one process
-        for folder in sorted(others):
-            if folder != self.folder:
-                yield from self._lines(os.path.join(folder, KEEPS))
-        self._first = False
+                return []  # the usual case: one process
+        files = [os.path.join(folder, KEEPS) for folder in folders if folder != self.folder]
+        return [file for file in files if os.path.exists(file)]
 
-    def _lines(self, file: str) -> Iterator[tuple[int, str]]:
-        try:
-            size = os.stat(file).st_size
-        except OSError:
-            return
-        start = self._read.get(file, size if self._first else 0)
-        self._read[file] = size
+    def _lines(self, file: str) -> Iterator[tuple[int, str, str]]:
+        start, size = self._read.get(file, 0), os.stat(file).st_size
         if size <= start:
             return
         with open(file, "rb") as stream:
             stream.seek(start)
             data = stream.read(size - start)
+        data = data[: data.rfind(b"\n") + 1]  # the last line may still be on its way
+        self._read[file] = start + len(data)
         for line in data.splitlines():
             try:
                 said = json.loads(line)
-                yield int(said["first"]), f"rank {int(said['rank'])}: {str(said['why'])[:500]}"
-            except (ValueError, KeyError, TypeError):
+                why = f"rank {int(said['rank'])}: {str(said['why'])[:500]}"
+                yield int(said["step"]), str(said["mark"]), why
+            except (ValueError, KeyError, TypeError, OverflowError):
                 continue

@@ -17,14 +17,21 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from firstbad_recorder.folder import EVENTS, METRICS, PROBES, STEPS, SYNCS, Folder
-from firstbad_recorder.plain import MAX_TEXT, as_line, as_number, as_plain, as_text, now, reason_of
+from firstbad_recorder.plain import as_line, as_number, as_plain, as_text, now, reason_of
 from firstbad_recorder.ranks import Ranks
-from firstbad_recorder.ring import ENDED, Ring
+from firstbad_recorder.ring import CALL, ENDED, FIRST_BAD, Ring
 from firstbad_recorder.rules import Alarm, Rules
 from firstbad_recorder.tensors import ragged
 
 _MAX_CONFIG = 256 * 1024
+LAST, FIRST = 4, 2
+"""Steps that are kept at the end of a process, and at the beginning of one that continues it."""
 _RESERVED = ("step", "time")
+_MOST_SAID = 5
+_SHARED = (
+    "another process records in this folder at the same time: give each its `rank`, or a folder of "
+    "its own"
+)
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
@@ -58,11 +65,13 @@ class Recorder:
         versions: Mapping[str, object] | None = None,
         device: str | None = None,
         environment: Mapping[str, object] | None = None,
+        preflight_key: Mapping[str, object] | None = None,
         max_bytes: int = 2**30,
         rank: int = 0,
         ring_steps: int = 8,
         ring_bytes: int = 2**28,
         baseline_every: int = 100,
+        process_ends: bool = True,
     ) -> None:
         """Start a record, or continue the one that is there.
 
@@ -74,24 +83,37 @@ class Recorder:
             versions: Versions of the libraries that compute, by name (see `surroundings`).
             device: What computes, in words.
             environment: Environment variables that bear on the numbers. Leave secrets out.
-            max_bytes: Most that the record may take on disk. What comes later is counted in
-                `dropped` and not written; the last twentieth is kept for events.
+            preflight_key: Digests `loss_code` and `model_shape`, by which a certificate is held
+                against the run.
+            max_bytes: Most that this process may take on disk. What comes later is counted in
+                `dropped` and not written; the last twentieth is kept for events, and steps leave
+                a fifth to lines.
             rank: Number of this process among those that train; each writes on its own, and what
                 makes one keep a step makes all keep it.
             ring_steps: Steps that `hold` has on disk at a time.
             ring_bytes: Most that these may take; older ones go first.
             baseline_every: Steps between the held ones that are kept as healthy samples; 0: none.
+            process_ends: Whether the last held steps of a process are kept, and the first ones of
+                a process that continues it: what a resume brought back shows in them.
         """
         self._lock = threading.RLock()
         self._last_step: int | None = None
+        self._last_time = 0.0
+        self._said: dict[str, int] = {}
         self._signalled = False
+        self._process_ends = process_ends
         self._rules = Rules()
         self._ranks = Ranks(path, rank)
         begin: dict[str, object] = {"started": now(), "python": platform.python_version()}
         self._folder = Folder(self._ranks.folder, begin, max_bytes)
         self._ring = Ring(self._folder, ring_steps, ring_bytes, baseline_every)
-        self._restarted = False
-        about = {"requested": requested, "versions": versions, "environment": environment}
+        self._begun = False
+        about = {
+            "requested": requested,
+            "versions": versions,
+            "environment": environment,
+            "preflight_key": preflight_key,
+        }
         self._folder.begin["config"] = self._settings(config)
         self._folder.begin |= {k: self._settings(v) for k, v in about.items() if v is not None}
         if device is not None:
@@ -107,11 +129,24 @@ class Recorder:
 
     @_silent
     def _start(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        """Once the folder can be used: continue what is there.
+
+        Raises:
+            OSError: it can't be used so far.
+        """
+        if self._begun:
+            return
         self._folder.open()
+        self._begun = True
         self._restarted = self._folder.restarted
-        if self._folder.shared:
-            self.event("warning", None, "another process records in this folder at the same time")
-        self._ring.adopt()
+        if self._folder.shared:  # what the other one holds is its own
+            self.event("warning", None, _SHARED)
+        else:
+            self._ring.adopt()
+        self._ranks.begin()
 
     @_silent
     def scalars(
@@ -124,8 +159,8 @@ class Recorder:
         as the texts "NaN", "Infinity" and "-Infinity". Anything else is left out and counted.
         """
         step = operator.index(step)
-        self._after_restart(step)
-        record: dict[str, object] = {"step": step, "time": round(time.time(), 3)}
+        self._resumed(step)
+        record: dict[str, object] = {"step": step, "time": self._at(step)}
         for key, value in {**(values or {}), **more}.items():
             if key in _RESERVED:
                 self._drop(f"`{key}` is a reserved name")
@@ -134,7 +169,6 @@ class Recorder:
                 record[str(key)] = as_number(value)
             except Exception:
                 self._drop(f"value of `{str(key)[:80]}` is not a number")
-        self._last_step = step
         self._folder.append(METRICS, record)
         del record["step"], record["time"]
         for alarm in self._rules.observe(step, record):
@@ -155,7 +189,7 @@ class Recorder:
             "kind": str(kind)[:100],
             "step": None if step is None else operator.index(step),
             "time": round(time.time(), 3),
-            "text": str(text)[:MAX_TEXT],
+            "text": as_text(text),
         }
         self._folder.append(EVENTS, record)
 
@@ -227,14 +261,10 @@ class Recorder:
         when `ring_steps` newer ones are held.
         """
         step = operator.index(step)
-        self._after_restart(step)
-        files = self._files(step, rollouts, tokens, microbatches, numerics, about)
-        self._ring.hold(step, files)
-        if self._signalled:
-            self._signalled = False
-            self.keep("a signal asked for it")
-        for first, why in self._ranks.news():
-            self._ring.around(first, why)
+        self._resumed(step)
+        self._asked()
+        self._ring.hold(step, self._files(step, rollouts, tokens, microbatches, numerics, about))
+        self._answer_signal()
 
     def is_sample(self, step: int) -> bool:
         """Whether `hold` would keep this step as a healthy sample: worth a closer look then."""
@@ -250,7 +280,10 @@ class Recorder:
         Args:
             why: Stands in `step.json`.
         """
-        self._ring.keep_last(as_text(why))
+        newest = self._ring.newest
+        step = (self._last_step or 0) if newest is None else newest
+        self._ring.want(step, CALL, as_text(why))
+        self._ranks.tell(step, CALL, as_text(why), self._folder)
 
     def keep_on_signal(self, number: int | None = None) -> bool:
         """Keep the next held step when the process gets a signal; False where that can't be had.
@@ -289,6 +322,10 @@ class Recorder:
     def close(self) -> None:
         """Write down that the process ended in order, and how much was dropped."""
         if not self._folder.closed:
+            self._answer_signal()
+            self._asked()
+            if self._process_ends:
+                self._ring.keep_newest(LAST, ENDED, "one of the last steps of a process")
             self._ring.clear()
             self._folder.close()
 
@@ -308,15 +345,45 @@ class Recorder:
             self.failed(error)
         self.close()
 
-    def _after_restart(self, step: int) -> None:
+    def _resumed(self, step: int) -> None:
+        self._begin()
         if self._restarted:
             self._restarted = False
             self.event("resume", step, "a new process continues this record")
+            for later in range(step, step + FIRST if self._process_ends else step):
+                self._ring.want(later, "after", "one of the first steps of a new process")
+
+    def _at(self, step: int) -> float:
+        """The time now; a warning where it, or the step, lies before the last one."""
+        clock = round(time.time(), 3)
+        if self._last_step is not None and step < self._last_step:
+            self._say("step", f"step {step} comes after step {self._last_step}", step)
+        if clock < self._last_time - 1:
+            back = self._last_time - clock
+            self._say("clock", f"the clock went back by {back:.0f} seconds", step)
+        self._last_step, self._last_time = step, clock
+        return clock
+
+    def _say(self, about: str, text: str, step: int) -> None:
+        """Add a warning, a few times of each kind."""
+        self._said[about] = self._said.get(about, 0) + 1
+        if self._said[about] <= _MOST_SAID:
+            self.event("warning", step, text)
 
     def _alarmed(self, alarm: Alarm) -> None:
         self.event("alarm", alarm.step, alarm.why)
-        self._ring.around(alarm.first, alarm.why)
-        self._ranks.tell(alarm.first, alarm.why, self._folder)
+        self._ring.want(alarm.first, FIRST_BAD, alarm.why)
+        self._ranks.tell(alarm.first, FIRST_BAD, alarm.why, self._folder)
+
+    def _asked(self) -> None:
+        """Keep what other ranks have asked for."""
+        for step, mark, why in self._ranks.news():
+            self._ring.want(step, FIRST_BAD if mark == FIRST_BAD else CALL, why)
+
+    def _answer_signal(self) -> None:
+        if self._signalled:
+            self._signalled = False
+            self.keep("a signal asked for it")
 
     def _files(
         self,
@@ -332,8 +399,9 @@ class Recorder:
             arrays, left = ragged(tokens)
             for name, why in left.items():
                 self._drop(f"array `{name[:80]}`: {why}")
-            files["tokens.safetensors"] = arrays.file()
-            about = {"compute_dtypes": arrays.dtypes, **about}
+            if arrays.arrays:
+                files["tokens.safetensors"] = arrays.file()
+                about = {"compute_dtypes": arrays.dtypes, **about}
         for name, rows in (("rollouts", rollouts), ("microbatches", microbatches)):
             if rows is not None:
                 files[f"{name}.jsonl"] = b"".join(map(as_line, rows))
@@ -351,9 +419,12 @@ class Recorder:
     def _settings(self, config: Mapping[str, object] | None) -> object:
         try:
             settings = as_plain({} if config is None else config)
-            if len(as_line({"settings": settings})) <= _MAX_CONFIG:
+            if not isinstance(settings, dict):
+                self._drop("config is no mapping")
+            elif len(as_line({"settings": settings})) > _MAX_CONFIG:
+                self._drop("config is too large")
+            else:
                 return settings
-            self._drop("config is too large")
         except Exception as error:
             self._drop(f"config could not be read: {reason_of(error)}")
         return {}

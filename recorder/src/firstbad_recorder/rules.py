@@ -2,19 +2,20 @@
 
 A rule only keeps evidence; it says nothing about a cause. Level rules fire at the third breach in a
 row, since single spikes pass; what is not finite, and a part of the reward that stops varying, fire
-at once.
+at once. Each rule fires MOST_ALARMS times at most, so that one that is wrong for a run does not
+fill the disk.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 IN_A_ROW = 3
 """Breaches of a level rule in a row that fire it."""
+MOST_ALARMS = 4
 FIRST = 10
 """Values from which a rule takes what is usual."""
 WINDOW = 50
@@ -68,10 +69,13 @@ class _Level:
             self._row.clear()
             self._learn(value)
             return None
-        self._row.append(step)
-        if len(self._row) != IN_A_ROW:
+        if len(self._row) == IN_A_ROW:  # it has fired
             return None
-        return Alarm(self._row[0], step, self._text.format(f"{bound:.3g}"))
+        self._row.append(step)
+        if len(self._row) < IN_A_ROW:
+            return None
+        said = self._text.format(f"{bound:.3g}")
+        return Alarm(self._row[0], step, f"{said} since step {self._row[0]}")
 
     def _over(self) -> bool:
         return self._usual != "start"
@@ -82,7 +86,8 @@ class _Level:
             return self._above
         if len(self._values) < FIRST:
             return None
-        return self._above * self._values[len(self._values) // 2]
+        usual = self._values[len(self._values) // 2]
+        return self._above * usual if usual > 0 else None
 
     def _learn(self, value: float) -> None:
         if self._usual is None or (self._usual == "start" and len(self._values) >= FIRST):
@@ -104,15 +109,14 @@ class _Fall:
         """Forget what was usual."""
         self._last: deque[float] = deque(maxlen=REWARD_STEPS)
         self._means: deque[float] = deque(maxlen=REWARD_BACK)
-        self._sum, self._fired = 0.0, False
+        self._fired = False
 
     def observe(self, step: int, value: float) -> Alarm | None:
         """An alarm where the mean falls below its bound for the first time."""
-        self._sum += value - (self._last[0] if len(self._last) == REWARD_STEPS else 0.0)
         self._last.append(value)
         if len(self._last) < REWARD_STEPS:
             return None
-        mean = self._sum / REWARD_STEPS
+        mean = sum(self._last) / REWARD_STEPS  # a running sum would never forget a huge value
         self._means.append(mean)
         best = max(self._means)
         fell = best > 0 and mean < (1 - REWARD_FALL) * best
@@ -137,32 +141,49 @@ class Rules:
             _Fall(REWARD),
         ]
         self._by_name = {name: rule for rule in self._levels for name in rule.names}
+        self._fired: Counter[str] = Counter()
+        self._finite: dict[str, bool] = {}
+        """Whether a signal was finite at last."""
         self._varied: dict[str, int] = {}
-        self._broken: set[str] = set()
+        """Steps in a row in which a part of the reward varied."""
 
     def observe(self, step: int, values: Mapping[str, object]) -> Iterator[Alarm]:
-        """Alarms of the numbers of one step."""
+        """Alarms of the numbers of one step, as they stand in a record."""
+        broken = []
         for name, value in values.items():
             if isinstance(value, str):  # NaN and infinities are texts in a record
-                if name in self._varied and name not in self._broken:
-                    self._broken.add(name)
-                    yield Alarm(step, step, f"`{name}` is not finite")
+                if self._finite.get(name) and self._may("finite: " + name):
+                    broken.append(name)
+                self._finite[name] = False
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue
-            if not math.isfinite(value):
-                continue
-            self._broken.discard(name)
-            seen = self._varied.setdefault(name, 0)
+            self._finite[name] = True
             rule = self._by_name.get(name)
-            if rule is not None and (alarm := rule.observe(step, float(value))):
-                yield alarm
-            if name.startswith("rewards/") and name.endswith("/std"):
-                self._varied[name] = seen + 1 if value > 0 else 0
-                if value == 0 and seen >= FIRST:
-                    yield Alarm(step, step, f"`{name[:-4]}` no longer varies")
+            if rule is not None:
+                alarm = rule.observe(step, float(value))
+                if alarm is not None and self._may(rule.names[0]):
+                    yield alarm
+            elif name.startswith("rewards/") and name.endswith("/std"):
+                yield from self._part(step, name, float(value))
+        if broken:
+            named = ", ".join(f"`{name[:80]}`" for name in broken[:3])
+            more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+            yield Alarm(step, step, f"not finite: {named}{more}")
 
     def restart(self) -> None:
         """A new phase of the data: what was usual begins anew."""
         for rule in self._levels:
             rule.restart()
+        self._varied.clear()
+
+    def _part(self, step: int, name: str, spread: float) -> Iterator[Alarm]:
+        """A part of the reward that varied in every step, and in this one does not."""
+        before = self._varied.get(name, 0)
+        self._varied[name] = before + 1 if spread > 0 else 0
+        if spread == 0 and before >= FIRST and self._may(name):
+            yield Alarm(step, step, f"`{name[:-4]}` no longer varies")
+
+    def _may(self, rule: str) -> bool:
+        self._fired[rule] += 1
+        return self._fired[rule] <= MOST_ALARMS

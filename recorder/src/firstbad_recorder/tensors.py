@@ -7,10 +7,13 @@ numpy and torch keep their bytes; a list is read number by number.
 from __future__ import annotations
 
 import json
+import operator
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from firstbad_recorder.plain import as_text
 
 _INTEGERS = ("token_id", "position", "source", "turn", "expert_trainer", "expert_engine")
 _SMALL = ("source",)
@@ -31,7 +34,9 @@ class Ragged:
         """What the arrays were computed in, where they say so."""
         self.lengths: list[int] | None = None
         if offsets is not None:
-            ends = [int(n) for n in _listed(offsets)]
+            ends = [operator.index(n) for n in _listed(offsets)]
+            if not ends or ends[0] != 0 or ends != sorted(ends):
+                raise ValueError("offsets must ascend from 0")
             self.lengths = [after - before for before, after in zip(ends, ends[1:])]
         self._flat = offsets is not None
         self._engine: list[int] | None = None  # lengths of the engine's rows
@@ -71,8 +76,12 @@ class Ragged:
             return None
         if hasattr(values, "detach"):  # torch; numpy has no bfloat16
             values = values.detach()
-            values = (values.float() if kind == "f" else values).to("cpu").numpy()
-        found: bytes = values.astype(_STORED[kind]).tobytes()
+            whole = kind == "d" or not values.is_floating_point()
+            values = (values if whole else values.float()).to("cpu").numpy()
+        stored = values.astype(_STORED[kind], copy=False)
+        if kind in "Bq" and (stored != values).any():
+            raise ValueError("holds other values than whole numbers")
+        found: bytes = stored.tobytes()
         return found
 
     def _listed(self, name: str, rows: Any, kind: str) -> bytes:
@@ -126,13 +135,20 @@ def ragged(arrays: Mapping[str, Any]) -> tuple[Ragged, dict[str, str]]:
 
     `offsets` sets the lengths of the rows, or else `token_id`.
     """
-    found, left = Ragged(arrays.get("offsets")), {}
+    try:
+        found, left = Ragged(arrays.get("offsets")), {}
+    except Exception as error:
+        return Ragged(), {"offsets": _reason(error)}
     for name in sorted(arrays.keys() - {"offsets"}, key=lambda n: (n != "token_id", n)):
         try:
             found.add(str(name), arrays[name])
         except Exception as error:  # a value of the training loop may raise anything
-            left[str(name)] = str(error)[:80] or type(error).__name__
+            left[str(name)] = _reason(error)
     return found, left
+
+
+def _reason(error: Exception) -> str:
+    return as_text(error)[:80] or type(error).__name__
 
 
 def _kind(name: str, dtype: str) -> str:

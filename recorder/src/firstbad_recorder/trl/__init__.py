@@ -5,5 +5,6 @@ what passes through them is recorded. Nothing that fails here reaches the traini
 """
 
 from firstbad_recorder.trl.attach import attach
+from firstbad_recorder.trl.preflight import preflight
 
-__all__ = ["attach"]
+__all__ = ["attach", "preflight"]

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from firstbad_recorder.preflight import preflight_key
+from firstbad_recorder.probes.trail import replay
 from firstbad_recorder.recorder import Recorder
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl import passes, rows, step, weights
 from firstbad_recorder.trl.micro import Micro, Pass, trained
+from firstbad_recorder.trl.preflight import as_before, loss_code
+from firstbad_recorder.trl.settings import settings_of
 from firstbad_recorder.trl.wrap import wrap
 
 CHECK_ROWS = 8
-_SECRET = re.compile(r"token$|secret|password|api_?key|credential", re.I)
+MOST_REPLAYS = 2
+"""Steps whose gradient is not finite that are gone through again."""
 _OWN = frozenset({
     "loss", "reward", "kl", "entropy", "grad_norm", "learning_rate", "completions/mean_length",
     "completions/max_length", "completions/clipped_ratio", "clip_ratio/region_mean",
@@ -59,6 +64,9 @@ def attach(
             "config": settings_of(trainer),
             "requested": requested,
             "device": _device(trainer),
+            "preflight_key": preflight_key(
+                trainer.accelerator.unwrap_model(trainer.model), loss_code(trainer)
+            ),
             "rank": rank,
             **surroundings(),
             **recorder,
@@ -89,6 +97,13 @@ class _Attachment:
         self.micro: Micro | None = None
         self.step = step.Step()
         self.moves: weights.Moves | None = None
+        self.replays = 0
+        self.rate: float | None = None
+        """Learning rate of the update at hand, as the optimizer has it."""
+        self.heard: list[Any] = []
+        """Squared norms of the gradients that arrive, of the micro-batch at hand."""
+        self.listening: list[Any] = []
+        """Hooks that are there in the steps that are looked at more closely."""
         self.used = 0
         """Rows of the generation batch that updates were made on, each time counted."""
         self.began = time.monotonic()
@@ -176,6 +191,8 @@ class _Attachment:
         return score
 
     def _around_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        self.loss_of = original
+
         def loss_of(model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
             if not self.trainer.model.training:
                 return original(model, inputs, *args, **more)
@@ -219,10 +236,9 @@ class _Attachment:
     def begin(self, optimizer: Any) -> None:
         """Hooks of the optimizer, which exists from here on."""
         self.began = time.monotonic()
-        self._rate = self._next_rate()
         inner = getattr(optimizer, "optimizer", optimizer)
         if inner is not None and hasattr(inner, "register_step_pre_hook"):
-            inner.register_step_pre_hook(lambda *_: self.quietly(self.before_update))
+            inner.register_step_pre_hook(lambda own, *_: self.quietly(self.before_update, own))
             inner.register_step_post_hook(lambda *_: self.quietly(self.after_update))
 
     def compare_engine(self) -> None:
@@ -238,21 +254,13 @@ class _Attachment:
         """Keep the rows of a generation batch, and number them."""
         import torch
 
+        for text in self.scored.warnings:
+            self.recorder.event("warning", int(self.trainer.state.global_step) + 1, text)
         found = rows.rows_of(self.trainer, inputs, output, self.scored)
         self.generation, self.used = rows.Generation(found), 0
         device = output["completion_ids"].device
         output[rows.ROW] = torch.arange(len(found), device=device)
-        width = output["completion_ids"].shape[1]
-        lengths = torch.tensor([len(ids) for ids in self.scored.ids], device=device)
-        # What was generated, whatever the masks are changed to later.
-        output["recorded_made"] = torch.arange(width, device=device) < lengths.unsqueeze(1)
-        tools = output.get("tool_mask")
-        if tools is not None:
-            tools = tools.bool()
-            engine = output.get("sampling_per_token_logps")
-            if engine is not None:  # what no log-prob was given for was not sampled
-                tools = tools & ~torch.isnan(engine)
-            output["recorded_tools"] = tools.clone()
+        output[rows.SOURCE] = rows.sources(self.trainer, output, self.scored)
 
     def begin_micro(self, inputs: dict[str, Any]) -> Micro | None:
         """The micro-batch whose loss is computed now."""
@@ -260,7 +268,23 @@ class _Attachment:
         if numbers is None:
             self.recorder.lost(LookupError("rows of a micro-batch lost their numbers"))
             return None
-        return Micro(dict(inputs), numbers.tolist(), self.uses, len(self.step.micros))
+        micro = Micro(dict(inputs), numbers.tolist(), self.uses, len(self.step.micros))
+        if self._due():
+            self.listen()
+            micro.squares = self.heard = []
+        return micro
+
+    def listen(self) -> None:
+        """Hear the gradient of every parameter as it arrives, before it is added to others."""
+        if self.listening:
+            return
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                hook = parameter.register_hook(
+                    lambda g: self.heard.append(g.detach().double().square().sum())
+                )
+                self.listening.append(hook)
 
     def passed(
         self, micro: Micro, ids: Any, attended: Any, found: Any, again: Callable[..., Any]
@@ -284,7 +308,8 @@ class _Attachment:
             return
         self.step.micros.append(micro)
         if self.check_rows and self._due() and len(self.step.micros) == 1:
-            self.quietly(passes.check, micro, self.trainer, self.check_rows)
+            for check in passes.CHECKS:
+                self.quietly(check, micro, self.trainer, self.check_rows)
 
     def _due(self) -> bool:
         return self.recorder.is_sample(int(self.trainer.state.global_step) + 1)
@@ -294,9 +319,29 @@ class _Attachment:
         before = float(norm)
         after = before if most is None or before <= float(most) else float(most)
         self.step.norms.append({"before_clip": before, "after_clip": after, "clip_value": most})
+        if not math.isfinite(before) and self.replays < MOST_REPLAYS:
+            self.replays += 1
+            self.quietly(self.replay)
 
-    def before_update(self) -> None:
-        """Look at some parameters before they are moved."""
+    def replay(self) -> None:
+        """Once more through the micro-batches, watched: which operation left the finite numbers?
+
+        The update is not made yet, so that weights and rows are still the same.
+        """
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        with as_before(self.trainer):
+            for micro in self.step.micros:
+                again = functools.partial(self.loss_of, self.trainer.model, dict(micro.inputs))
+                found = replay(model, again)
+                if first := found.get("first"):
+                    self.step.trail = found["trail"]
+                    number = int(self.trainer.state.global_step) + 1
+                    self.recorder.event("warning", number, _told(first))
+                    return
+
+    def before_update(self, optimizer: Any) -> None:
+        """The rate that is used, and some parameters before they are moved."""
+        self.rate = float(optimizer.param_groups[0]["lr"])
         if self._due():
             model = self.trainer.accelerator.unwrap_model(self.trainer.model)
             named = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -321,6 +366,8 @@ class _Attachment:
     def end_step(self, number: int) -> None:
         """Write the step that has just been made."""
         seen, self.step = self.step, step.Step()
+        while self.listening:
+            self.listening.pop().remove()
         now = time.monotonic()
         seconds, self.began = now - self.began, now
         if not seen.micros:
@@ -337,7 +384,7 @@ class _Attachment:
         scalars["step_time"] = seconds
         if seen.norms:
             scalars["grad_norm"] = seen.norms[-1]["before_clip"]
-        scalars["learning_rate"], self._rate = self._rate, self._next_rate()
+        scalars["learning_rate"], self.rate = self.rate, None
         self.recorder.scalars(number, scalars)
         names = [str(row["sample"]) for row in self.generation.rows]
         self.recorder.hold(
@@ -346,7 +393,7 @@ class _Attachment:
             tokens=_ordered(step.tokens_of(seen.micros, masks), order),
             microbatches=step.ledger_of(seen.micros, masks, own, self.generation, self.rank),
             numerics={
-                "trail": step.trail_of(seen.micros, masks),
+                "trail": [*step.trail_of(seen.micros, masks), *seen.trail],
                 "norms": seen.norms,
                 "parameters": seen.parameters,
             },
@@ -364,31 +411,15 @@ class _Attachment:
         )
         self.used += len(used)
 
-    _rate: float | None = None
 
-    def _next_rate(self) -> float | None:
-        """Learning rate of the next update."""
-        schedule = getattr(self.trainer, "lr_scheduler", None)
-        return None if schedule is None else float(schedule.get_last_lr()[0])
-
-
-def settings_of(trainer: Any) -> dict[str, object]:
-    """Settings as they are in force, without what may be a secret."""
-    found = {
-        key: value
-        for key, value in trainer.args.to_dict().items()
-        if not _SECRET.search(key) or value is None
-    }
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    found |= {
-        "world_size": int(trainer.accelerator.num_processes),
-        "model_dtype": str(next(model.parameters()).dtype).rpartition(".")[2],
-        "trainer_class": type(trainer).__name__,
-        "reward_funcs": list(trainer.reward_func_names),
-        "eos_token_id": sorted(int(i) for i in trainer.eos_token_ids),
-        "pad_token_id": trainer._tokenizer.pad_token_id,
-    }
-    return found
+def _told(first: dict[str, Any]) -> str:
+    """The operation that left the finite numbers, in words."""
+    where = ", ".join(part for part in (first["module"], first["where"]) if part)
+    operands = "; ".join(f"{o['name']} up to {o['largest']:.4g}" for o in first["operands"][:3])
+    return (
+        f"first value that is not finite: `{first['operation']}` in the {first['phase']} pass "
+        f"({where}), of {first['result']['dtype']}: {operands}"
+    )
 
 
 def _device(trainer: Any) -> str:

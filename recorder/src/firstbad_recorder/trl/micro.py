@@ -45,8 +45,18 @@ class Micro:
     loss: Any = None
     factor: Any = None
     """What the loss was multiplied with before its backward pass began."""
+    squares: list[Any] | None = None
+    """Squared norms of its own gradient, by parameter; None where nothing listened."""
     checked: dict[str, Any] = field(default_factory=dict)
     """Log-probs of further passes, (R, W), NaN where not made."""
+
+    def grad_norm(self) -> float | None:
+        """Norm of its own gradient, before it is added to that of others; None where not heard."""
+        import torch
+
+        if self.squares is None or self.passed is None or self.passed.gradient is None:
+            return None
+        return float(torch.stack(self.squares).sum().sqrt()) if self.squares else 0.0
 
     def take_factor(self, gradient: Any) -> None:
         """Keep what the loss was multiplied with, as a hook of the backward pass."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 GOLD = ("answer", "gold", "solution", "ground_truth", "target", "label", "reference")
+MOST_WARNINGS = 3
+"""Of one call of a reward function that are kept."""
+PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
+"""Values of `source`, as FORMAT.md has them."""
+SOURCE = "recorded_source"
 ROW = "recorded_row"
-"""Key of a batch that carries the number of each row through shuffling and splitting."""
+"""Keys of a batch that carry sources and the number of each row through shuffling and splitting."""
 
 
 @dataclass
@@ -23,6 +29,8 @@ class Scored:
     seconds: dict[str, float] = field(default_factory=dict)
     """By reward function: of the call that scored the batch."""
     errors: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """What was logged as a warning or worse while the batch was scored."""
 
 
 @dataclass
@@ -78,19 +86,78 @@ def rows_of(
     return found
 
 
+def sources(trainer: Any, output: dict[str, Any], scored: Scored) -> Any:
+    """(R, T) where each token of a batch comes from, told by the ids that were generated.
+
+    Not by masks: what these are changed to is what a record has to show. Tool tokens are what the
+    engine gave no log-prob for, or what the trainer says, where there are tools at all.
+    """
+    import torch
+
+    ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+    seen = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1).bool()
+    width, usual = ids.shape[1], output["prompt_ids"].shape[1]
+    found = torch.where(seen, PROMPT, PADDING)
+    tools = output.get("tool_mask") if _has_tools(trainer) else None
+    engine = output.get("sampling_per_token_logps")
+    for i, made in enumerate(scored.ids):
+        n = len(made)
+        wanted = torch.tensor(list(made), device=ids.device, dtype=ids.dtype)
+        starts = [usual, *range(width - n, -1, -1)]
+        at = next(
+            (k for k in starts if k + n <= width and bool((ids[i, k : k + n] == wanted).all())),
+            None,
+        )
+        if at is None:  # tokenised again: what stands behind the prompt
+            at, n = usual, int(output["completion_mask"][i].sum())
+        found[i, at + n :] = PADDING
+        found[i, at : at + n] = SAMPLED
+        if tools is not None and at == usual:
+            off = ~tools[i, :n].bool()
+            if engine is not None:
+                off = off | torch.isnan(engine[i, :n])
+            found[i, at : at + n][off] = TOOL
+    return found.to(torch.uint8)
+
+
+def _has_tools(trainer: Any) -> bool:
+    names = ("tools", "rollout_func", "environments", "environment_factories")
+    return any(getattr(trainer, name, None) for name in names)
+
+
 def timed(
     function: Any, name: str, scored: Callable[[], Scored], clock: Callable[[], float]
 ) -> Any:
-    """A reward function that says how long it took, and what it raised."""
+    """A reward function that says how long it took, what it raised, and what was warned of."""
 
     def called(*args: Any, **more: Any) -> Any:
         start = clock()
+        heard = _Warnings()
+        logging.getLogger().addHandler(heard)
         try:
             return function(*args, **more)
         except Exception as error:
             scored().errors[name] = f"{type(error).__name__}: {error}"[:500]
             raise
         finally:
+            logging.getLogger().removeHandler(heard)
             scored().seconds[name] = round(clock() - start, 6)
+            scored().warnings += [f"scoring with {name}: {text}" for text in heard.texts]
 
     return called
+
+
+class _Warnings(logging.Handler):
+    """The first few different warnings that are logged while it is there."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()[:500]
+        except Exception:  # arguments that do not fit its text
+            text = str(record.msg)[:500]
+        if len(self.texts) < MOST_WARNINGS and text not in self.texts:
+            self.texts.append(text)

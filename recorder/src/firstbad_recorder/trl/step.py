@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firstbad_recorder.trl.micro import Micro, denominator, slope
-from firstbad_recorder.trl.rows import Generation
+from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE, Generation
 
-PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
+DUE = 1e-3
+"""Absolute slope of a token's loss from which a gradient of exactly 0 is none."""
 
 
 @dataclass
@@ -19,6 +20,8 @@ class Step:
     micros: list[Micro] = field(default_factory=list)
     norms: list[dict[str, object]] = field(default_factory=list)
     parameters: list[dict[str, object]] = field(default_factory=list)
+    trail: list[dict[str, object]] = field(default_factory=list)
+    """Of a watched pass, where the gradient was not finite."""
 
 
 @dataclass
@@ -48,7 +51,6 @@ def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
             "source": _sources(micro),
             "attention_mask": passed.attended,
             "loss_mask": _placed(mask.to(torch.uint8), width, 0),
-            "position": (passed.attended.long().cumsum(1) - 1).clamp(min=0),
             "logp_new": passed.logp.float(),
             "logp_old": micro.old,  # what ratios are taken against: here it may be the pass itself
             "logp_ref": micro.inputs.get("ref_per_token_logps"),
@@ -110,22 +112,10 @@ def _placed(values: Any, width: int, fill: float) -> Any:
 
 
 def _sources(micro: Micro) -> Any:
-    """(R, T) where each token comes from, as the generation said: not what the loss uses."""
-    import torch
-
-    passed = micro.passed
-    assert passed is not None
-    made = micro.inputs.get("recorded_made")
-    if made is None:
-        made = micro.inputs["completion_mask"]
-    tools = micro.inputs.get("recorded_tools")
-    of_completion = torch.where(made.bool(), SAMPLED, PADDING)
-    if tools is not None:
-        of_completion = torch.where(made.bool() & ~tools.bool(), TOOL, of_completion)
-    width = passed.ids.shape[1]
-    right = of_completion.shape[1]
-    prompt = torch.where(passed.attended[:, : width - right].bool(), PROMPT, PADDING)
-    return torch.cat([prompt, of_completion[:, -width:]], dim=1).to(torch.uint8)
+    """(R, T) where each token of the pass comes from, as `rows.sources` has it."""
+    assert micro.passed is not None
+    known, width = micro.inputs[SOURCE], micro.passed.ids.shape[1]
+    return known[:, -width:] if known.shape[1] >= width else _placed(known, width, PADDING)
 
 
 def ledger_of(
@@ -138,12 +128,12 @@ def ledger_of(
     """Lines of microbatches.jsonl: denominators and losses as they were measured."""
     import torch
 
+    measured = [_divided(micro, mask, settings) for micro, mask in zip(micros, masks)]
+    known = [divided for divided, _, _ in measured if divided is not None]
     found: list[dict[str, object]] = []
-    for micro, mask in zip(micros, masks):
+    for micro, mask, (divided, kind, silent) in zip(micros, masks, measured):
         passed = micro.passed
         assert passed is not None
-        slopes = slope(micro, settings.epsilon_low, settings.epsilon_high, settings.beta)
-        divided, kind = denominator(micro, mask, slopes, settings.by_rows)
         ratio = torch.exp(passed.logp.float() - micro.old.float())[mask]
         row: dict[str, object] = {
             "update": micro.update,
@@ -153,10 +143,13 @@ def ledger_of(
             "samples": generation.names(micro.rows),
             "n_samples": len(micro.rows),
             "n_tokens": int(mask.sum()),
-            "scale": 1.0,
-            "denominator": divided,
+            # Nothing flows back although its tokens have an advantage: it counts 0 times, whatever
+            # it is divided by.
+            "scale": 0.0 if silent else 1.0,
+            "denominator": known[0] if silent and known else divided,
             "denominator_counts": kind or None,
             "loss": _product(micro.loss, micro.factor),
+            "grad_norm": micro.grad_norm(),
         }
         if ratio.numel():
             quantiles = torch.tensor([0.5, 0.95, 0.99], device=ratio.device, dtype=ratio.dtype)
@@ -167,6 +160,18 @@ def ledger_of(
             row["clip_high_share"] = float((ratio > 1 + settings.epsilon_high).float().mean())
         found.append(row)
     return found
+
+
+def _divided(micro: Micro, mask: Any, settings: Settings) -> tuple[float | None, str, bool]:
+    """Measured denominator, what it counts, and whether nothing flows back that should."""
+    slopes = slope(micro, settings.epsilon_low, settings.epsilon_high, settings.beta)
+    divided, kind = denominator(micro, mask, slopes, settings.by_rows)
+    passed = micro.passed
+    assert passed is not None
+    if divided is not None or passed.gradient is None:
+        return divided, kind, False
+    due = mask & (slopes.abs() > DUE)
+    return None, "", bool(due.any()) and not bool(passed.gradient.any())
 
 
 def _product(loss: Any, factor: Any) -> float | None:
