@@ -205,6 +205,11 @@ def test_a_worker_writes_its_micro_batches_beside(
         assert len(norms[0]) == 2
     said = json.loads((record / "ranks" / "0001" / "run.json").read_text())
     assert said["dropped_by_reason"] == {}
+    run = open_run(f"rec:{record}")
+    read = run.flight.at(2)
+    assert len(read.microbatches) == 4, "the worker's"
+    assert len(run.rollouts.batch(2)) == 32, "the driver's"
+    assert read.whole_groups
 
 
 def test_verls_marks_stay_on_the_workers_method() -> None:
