@@ -215,31 +215,3 @@ def test_hooks_and_gradients_are_put_back() -> None:
     replay(model, lambda: policy_loss(model, lambda logp: logp / 0.0))
     assert all(p.grad is g for p, g in zip(model.parameters(), before, strict=False))
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-class Chunked(torch.autograd.Function):
-    """Passes its input on; its backward writes the gradient piece by piece, as fused heads do."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (given,) = gradients
-        found = torch.empty_like(given)
-        for start in range(0, len(given)):
-            found[start : start + 1].copy_(given[start : start + 1])
-        return found
-
-
-def test_an_origin_is_found_behind_a_gradient_that_was_written_in_pieces() -> None:
-    def away(logp: Any) -> Any:
-        whole = (Chunked.apply(logp) * -30).half()
-        return -whole.exp().clamp(max=1.0).float()
-
-    model = small_model()
-    found = replay(model, lambda: policy_loss(model, away))
-    assert found["spoiled"] == "gradient"
-    assert found["first"]["operation"] == "exp"
-    assert found["first"]["result"]["dtype"] == "float16"

@@ -243,3 +243,34 @@ def test_a_preflight_names_the_factor_of_the_accumulation(
     found = preflight(make_trainer(TwiceAccumulated), tmp_path / "record")
     assert found.failed == ["accumulation"]
     assert "norm ratio 2" in found.report()
+
+
+class ClampedAfterExp(LoggedGRPOTrainer):
+    """A term exp of a whole row in half precision, which is limited after the exp."""
+
+    live: Any = None
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self.live = scored[0] if kwargs.get("compute_entropy") else self.live
+        return scored
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        surprise = -(self.live_after(model, inputs) * inputs["completion_mask"]).sum(1)
+        return self.loss + surprise.half().exp().clamp(max=1.0).float().mean()
+
+    def live_after(self, model: Any, inputs: dict[str, Any]) -> Any:
+        self.loss = super()._loss_of(model, inputs)
+        return self.live
+
+
+def test_a_gradient_that_is_not_finite_names_the_operation_and_its_line(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(ClampedAfterExp, max_steps=1)
+    attach(trainer, tmp_path / "record")
+    trainer.train()
+    told = [e["text"] for e in rows_in(tmp_path / "record" / "events.jsonl")]
+    assert any("`exp` in the forward pass" in t and "test_attach.py:" in t for t in told), told
+    kept = open_run(f"rec:{tmp_path / 'record'}").flight.at(1)
+    assert [t.dtype for t in kept.trail if t.place == "exp" and t.n_nonfinite] == ["float16"]
