@@ -274,3 +274,24 @@ def test_a_gradient_that_is_not_finite_names_the_operation_and_its_line(
     assert any("`exp` in the forward pass" in t and "test_attach.py:" in t for t in told), told
     kept = open_run(f"rec:{tmp_path / 'record'}").flight.at(1)
     assert [t.dtype for t in kept.trail if t.place == "exp" and t.n_nonfinite] == ["float16"]
+
+
+def test_a_captured_step_is_explained_by_the_checkpoint_before_it(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    pytest.importorskip("jinja2")
+    from firstbad.agent.replay import nothing_fits, replay
+
+    trainer = make_trainer(
+        max_steps=4, save_strategy="steps", save_steps=2, learning_rate=1e-2, warmup_steps=0
+    )
+    attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    step = str(tmp_path / "record" / "steps" / "00000003")
+    own, later = (
+        replay(step, str(tmp_path / "out" / f"checkpoint-{n}"), step=None, rows=4) for n in (2, 4)
+    )
+    assert {"logp_new", "logp_old"} <= set(own["fits"])
+    assert not nothing_fits(own)
+    assert own["finite"]
+    assert nothing_fits(later)
