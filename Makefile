@@ -40,7 +40,7 @@ $(VENV)/.base: $(PROJECTS) $(BIN)/python
 	$(PIP) install $(EDITABLE) --editable .
 	@touch $@
 
-$(VENV)/.test: $(PROJECTS) $(BIN)/python
+$(VENV)/.test: $(PROJECTS) constraints.txt $(BIN)/python
 	@echo "Installing into $(VENV) (a minute or two the first time)"
-	$(PIP) install $(EDITABLE) --editable '.[test]'
+	$(PIP) install $(EDITABLE) --editable '.[test]' --constraint constraints.txt
 	@touch $(VENV)/.base $@

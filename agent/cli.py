@@ -21,6 +21,7 @@ from firstbad.agent import (
     cli_incidents,
     cli_investigate,
     cli_playbook,
+    cli_probes,
     cli_runs,
     cli_tools,
     cli_verify,
@@ -54,6 +55,8 @@ app = group("Find the first bad step of an RL post-training run, and say why.", 
 app.command("investigate", epilog=f"COMPLAINT can name {OFFERED}.")(cli_investigate.investigate)
 app.command("demo")(cli_demo.demo)
 app.command("verify")(cli_verify.verify)
+app.command("preflight")(cli_probes.preflight)
+app.command("replay")(cli_probes.replay)
 app.add_typer(cli_runs.app, name="runs")
 app.add_typer(cli_tools.app, name="tools")
 app.add_typer(cli_playbook.app, name="playbook")

@@ -46,6 +46,10 @@ def investigate(
         float, typer.Option(help="Time limit of the judge for up to 500 rows.")
     ] = 120,
     judge_seconds: Annotated[float, typer.Option(help="Time limit of the judge in all.")] = 600,
+    code: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Loss code, a file or folder: read, never executed."),
+    ] = None,
     playbook: Annotated[
         str | None, typer.Option(help="Shipped name or file; without it, `crash`.")
     ] = None,
@@ -82,6 +86,7 @@ def investigate(
                 playbook=playbook,
                 interactive=ask,
                 judge=order,
+                code=code,
                 on_progress=on_progress,
             )
         while isinstance(found, work.Waiting):

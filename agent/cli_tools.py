@@ -38,6 +38,10 @@ def run_one(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the tool.")
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Loss code, a file or folder, for `read_loss_code`."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run one tool on a run and print what it measured.
@@ -45,10 +49,14 @@ def run_one(
     Exit codes: 0 measured, 2 something you can fix, 3 the run lacks what it needs, 70 a bug.
     """
     from firstbad.agent.runs import open_ref
+    from firstbad.tools.code.files import open_code
     from firstbad.tools.registry import run_tool
 
     args = read_settings(settings or [])
-    evidence = run_tool(name, open_ref(run), args, evidence_id="E1")
+    given = None if code is None else open_code(code)
+    opened = open_ref(run)
+    opened.code = given
+    evidence = run_tool(name, opened, args, evidence_id="E1")
     if json:
         say_json({"schema": 1, "evidence": evidence.model_dump(mode="json")})
     else:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 WAIVER_KEYS = {"layer", "reason"}
+LATER = {"reading", "not_understood", "replays", "judge", "code"}
+"""Fields that older records lack."""
 JUDGE_KEYS = {"command", "batch_seconds", "seconds"}
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """No 0, o, 1, l, i: ids are read aloud and typed."""
@@ -62,6 +64,8 @@ class IncidentRecord:
     """Statements of the complaint of which nothing was understood."""
     judge: Mapping[str, Any] = field(default_factory=dict)
     """Command and time limits of the judge that was given; empty without one."""
+    code: str = ""
+    """Path of the loss code that was given, wherever the next process is started; empty without."""
     schema: int = SCHEMA
 
 
@@ -122,7 +126,7 @@ class Incident:
             schema = raw.get("schema") if isinstance(raw, dict) else raw
             raise UserError(f"`{path}`: expected schema {SCHEMA}, found {schema}")
         names = {f.name for f in fields(IncidentRecord)}
-        if not names - {"reading", "not_understood", "replays", "judge"} <= set(raw) <= names:
+        if not names - LATER <= set(raw) <= names:
             raise UserError(f"`{path}`: keys differ: {', '.join(sorted(set(raw) ^ names))}")
         from pydantic import ValidationError
 

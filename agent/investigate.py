@@ -11,6 +11,7 @@ from typing import Any
 
 from firstbad import __version__
 from firstbad.agent import incident as incidents
+from firstbad.agent.code import as_kept
 from firstbad.agent.complaint import read_complaint
 from firstbad.agent.garbage import rarely_collected
 from firstbad.agent.graph import build, steps_allowed
@@ -61,6 +62,7 @@ def investigate(
     interactive: bool = False,
     answer: Mapping[str, Any] | None = None,
     judge: JudgeOrder | None = None,
+    code: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Finished | Waiting:
     """Walk a playbook over a run, or go on with an incident.
@@ -79,6 +81,8 @@ def investigate(
         judge: a command of the user's that scores rollouts, asked once before the walk; with
             `resume` the one that the incident began with, which a folder from elsewhere may only
             name.
+        code: file or folder of loss code, which is read and never executed; an incident keeps the
+            one it began with.
         on_progress: is told what happens.
 
     Raises:
@@ -89,7 +93,7 @@ def investigate(
         if ref is None:
             raise UserError("which run? Give its folder or file: firstbad investigate RUN")
         kept = playbook or "crash"
-        incident, run = _begin(ref, replays, complaint, step, waivers, out, kept, judge)
+        incident, run = _begin(ref, replays, complaint, step, waivers, out, kept, judge, code)
     else:
         if ref is not None or replays or complaint or step is not None:
             raise UserError("--resume goes on with what was asked; give no run, complaint or step")
@@ -98,6 +102,8 @@ def investigate(
                 "--resume keeps the playbook that the incident began with; give no --playbook, "
                 "or begin anew with the run"
             )
+        if code is not None:
+            raise UserError("--resume keeps the code that the incident began with; begin anew")
         incident, run = incidents.find(resume, out), None
         check_resumed(incident, judge)
     with incident.lock(), stoppable(incident):
@@ -117,6 +123,7 @@ def _begin(
     out: Path | None,
     playbook: str,
     judge: JudgeOrder | None,
+    code: str | None,
 ) -> tuple[Incident, Run]:
     """Open the run and make the incident folder; nothing is written when the run can't be read."""
     loaded = load(playbook)
@@ -124,6 +131,7 @@ def _begin(
     run = open_ref(ref, replays=replays)
     if judge is not None:
         check_order(judge, run)
+    kept_code = "" if code is None else as_kept(code)
     said = read_complaint(complaint, step)
     lasting = playbook if playbook in shipped() else str(Path(playbook).resolve())
     incident = incidents.create(
@@ -145,6 +153,7 @@ def _begin(
             "waivers": [w.model_dump() for w in waivers],
             "reading": [asdict(r) for r in remarks(run, ref, absolute(run.ref))],
             "judge": {} if judge is None else asdict(judge),
+            "code": kept_code,
         },
         out,
     )

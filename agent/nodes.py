@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from firstbad.agent.code import with_code
 from firstbad.agent.complaint import told_back
 from firstbad.agent.evidence_store import EvidenceStore
 from firstbad.agent.files import write_atomic
@@ -41,7 +42,7 @@ class Nodes:
     def run(self) -> Run:
         """The run, opened when first needed."""
         if self.opened is not None:
-            return with_judge(self.incident, self.opened, self.tell)
+            return self._with_what_was_given(self.opened)
         try:
             record = self.record
             opened = open_ref(record.run_at, shown=record.run, replays=record.replays)
@@ -49,7 +50,10 @@ class Nodes:
             raise UserError(
                 f"{error}; a run that was moved is investigated anew: firstbad investigate RUN"
             ) from error
-        return with_judge(self.incident, opened, self.tell)
+        return self._with_what_was_given(opened)
+
+    def _with_what_was_given(self, run: Run) -> Run:
+        return with_judge(self.incident, with_code(self.record, run), self.tell)
 
     @cached_property
     def store(self) -> EvidenceStore:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from firstbad.agent.code import with_code
 from firstbad.agent.compare import compare_json, compare_lines, count_numbers
 from firstbad.agent.evidence_store import full_args, key_of, measure
 from firstbad.agent.incident import Incident, IncidentRecord, find
@@ -136,7 +137,7 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
     if record.judge and not file_of(incident).is_file():
         raise UserError(f"`{file_of(incident)}` is gone: what the judge said can't be read again")
     loaded = load(record.playbook["path"])
-    opened = with_judge(incident, _opened(incident, record, run))
+    opened = with_judge(incident, with_code(record, _opened(incident, record, run)))
     noticed = remarks(opened, run or record.run_at, record.run)
     source = Recount(incident, opened)
     found = [*source.differences]

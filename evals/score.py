@@ -1,11 +1,12 @@
 """Score firstbad on recorded runs with known cause.
 
-    python -m firstbad.evals.score RUNS TRUTH [--json]
+    python -m firstbad.evals.score RUNS TRUTH [--record] [--json]
 
 TRUTH is a JSON-lines file kept apart from the runs: `name`, `cause`, `onset_step` (null for no
 fault), `kind` (fault, healthy, lookalike). Printed per cause, never pooled: in how many of its runs
 it was named and led, how far off the first bad step was (0 where a bracket holds the true one), and
-in which runs of another cause it was named too.
+in which runs of another cause it was named too. With `--record` only what firstbad-recorder wrote
+of each run is read, its folder `record`.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Score:
     """Causes that were named and are not the true one."""
 
 
-def score_run(folder: Path, truth: dict[str, object], scratch: Path) -> Score:
-    """Investigate one run and compare."""
-    done = investigate(str(folder), out=scratch)
+def score_run(
+    folder: Path, truth: dict[str, object], scratch: Path, *, record: bool = False
+) -> Score:
+    """Investigate one run, or its record alone, and compare."""
+    done = investigate(f"rec:{folder / 'record'}" if record else str(folder), out=scratch)
     assert isinstance(done, Finished)
     verdict = done.verdict
     true_cause = str(truth["cause"])
@@ -96,12 +99,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
     parser.add_argument("runs", type=Path)
     parser.add_argument("truth", type=Path)
+    parser.add_argument("--record", action="store_true", help="read the runs' records alone")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     truths = [json.loads(line) for line in arguments.truth.read_text().splitlines() if line.strip()]
     with tempfile.TemporaryDirectory() as scratch:
         scores = [
-            score_run(folder, truth, Path(scratch))
+            score_run(folder, truth, Path(scratch), record=arguments.record)
             for truth in truths
             if (folder := arguments.runs / str(truth["name"])).is_dir()
         ]

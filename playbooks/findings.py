@@ -10,6 +10,7 @@ from firstbad.playbooks.gate import Seen, all_hold, observe
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Pointer
 from firstbad.playbooks.results import CheckResult, Confidence, Finding, LayerResult, Onset
+from firstbad.tools.code import PLACES
 from firstbad.tools.evidence import Evidence
 from firstbad.tools.records.known_faults import FAULTS, MET
 
@@ -128,24 +129,26 @@ def merge_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def with_record(findings: Sequence[Finding], seen: Seen) -> list[Finding]:
-    """Findings, supported by a fault of their cause that is on record for the version that ran.
+    """Findings, supported by what names their cause beside the run's own evidence.
 
-    What is on record makes no finding, and none surer: it only stands beside the evidence.
+    That is a fault on record for the version that ran, or a place in the code that was given. It
+    makes no finding, and none surer: it only stands beside the evidence.
     """
     on_record = [
         (evidence.id, row[0])
-        for evidence in {e.id: e for e in seen.values() if e.tool == "check_known_faults"}.values()
+        for evidence in {e.id: e for e in seen.values()}.values()
         for table in evidence.tables
-        if table.title == FAULTS
         for row in table.rows
-        if row[2] == MET
+        if (evidence.tool, table.title) == ("check_known_faults", FAULTS)
+        and row[2] == MET
+        or (evidence.tool, table.title) == ("read_loss_code", PLACES)
     ]
     return [
         f.model_copy(
             update={
                 "supports": tuple(
                     dict.fromkeys([*f.supports, *(i for i, cause in on_record if cause == f.cause)])
-                )
+                ),
             }
         )
         for f in findings

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import firstbad_recorder
+
 # No time limit for one example, since machines differ; in CI the same examples each time.
 settings.register_profile("repo", deadline=None, database=None, derandomize="CI" in os.environ)
 settings.load_profile("repo")
@@ -22,6 +24,12 @@ ROOT = Path(__file__).resolve().parent.parent
 def repo() -> Path:
     """The top folder of the repo."""
     return ROOT
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """For a process of its own that records with the recorder that is tested here."""
+    return {**os.environ, "PYTHONPATH": str(Path(firstbad_recorder.__file__).parents[1])}
 
 
 @pytest.fixture(autouse=True)

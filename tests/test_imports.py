@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import firstbad_recorder
+
 HEAVY = {
     "duckdb",
     "jinja2",
@@ -59,8 +61,10 @@ def test_command_line_starts_without_heavy_libraries(tmp_path: Path, args: list[
 
 
 def test_recorder_loads_only_the_standard_library(tmp_path: Path) -> None:
+    package = str(Path(firstbad_recorder.__file__).parents[1])
     before = loaded("", tmp_path)
-    new = loaded("import firstbad_recorder", tmp_path) - before
+    new = loaded(f"import sys; sys.path[:0] = [{package!r}]; import firstbad_recorder", tmp_path)
+    new -= before
     assert new - set(sys.stdlib_module_names) == {"firstbad_recorder"}
 
 

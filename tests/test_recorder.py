@@ -152,7 +152,7 @@ def test_misuse_never_raises(tmp_path: Path) -> None:
     recorder.event("warning", "x", "text")  # type: ignore[arg-type]
     recorder.close()
     recorder.scalars(2, reward=0.5)
-    assert recorder.dropped == 6
+    assert recorder.dropped == 5
     assert lines(tmp_path / "metrics.jsonl") == [{"step": 1}]
 
 

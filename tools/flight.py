@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from firstbad.tools.asked import Asked
+from firstbad.tools.certificate import Certificate
 from firstbad.tools.evidence import Source
 
 _LARGEST = 1e300
-Kept = Literal["last_good", "first_bad", "after", "baseline", "call"]
+Kept = Literal["last_good", "first_bad", "after", "baseline", "call", "ring"]
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,8 @@ class FlightStep:
     compute_dtypes: Mapping[str, str] = field(default_factory=dict)
     microbatches: tuple[Microbatch, ...] = ()
     trail: tuple[Trail, ...] = ()
+    """Of the rank with most tensors that are not finite, or else of the lowest one."""
+    trail_rank: int = 0
     clamps: tuple[Clamp, ...] = ()
     norms: tuple[Norms, ...] = ()
     parameters: tuple[ParameterGroup, ...] = ()
@@ -212,6 +215,7 @@ class Flight(Asked):
         *,
         syncs: Sequence[Sync] = (),
         probes: Sequence[Probe] = (),
+        certificate: Certificate | None = None,
         requested: Mapping[str, object] | None = None,
         versions: Mapping[str, str] | None = None,
         device: str | None = None,
@@ -224,6 +228,7 @@ class Flight(Asked):
         self.steps = tuple(sorted(steps))
         self.syncs = tuple(syncs)
         self.probes = tuple(probes)
+        self.certificate = certificate
         self.requested: Mapping[str, object] = requested or {}
         """Settings as asked for, flat; empty where not recorded."""
         self.versions: Mapping[str, str] = versions or {}

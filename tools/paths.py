@@ -18,7 +18,7 @@ from firstbad.tools.run import Note, Run
 
 LIMIT_BYTES = 512 * 2**20
 _PIECE_BYTES = 2**18
-MAX_DEPTH = 4
+MAX_DEPTH = 5
 MAX_FILES = 200_000
 MAX_KINDS = 300
 """Files whose names differ in more than numbers or hashes, of kinds that may hold a run: a run has

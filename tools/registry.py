@@ -6,7 +6,7 @@ import inspect
 import time
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -80,6 +80,7 @@ _MODULES = {
         "sudden",
     ),
     "records": (
+        "certificate",
         "chat_template",
         "data_position",
         "duplicates",
@@ -160,6 +161,7 @@ _MODULES = {
         "added_eps",
         "clamps",
         "finite",
+        "loss_code",
         "loss_scale",
         "moved",
         "precision",
@@ -312,7 +314,7 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
     return Evidence(
         **common,
         status="measured",
-        metrics=measured.metrics.model_dump(),
+        metrics=_in_samples(measured.metrics.model_dump(), watched.rollouts.asked),
         tables=measured.tables,
         sources=watched.files(measured.sources),
         window=StepWindow(first=window[0], last=window[1]) if window else None,
@@ -322,3 +324,15 @@ def run_tool(name: str, run: Run, args: Mapping[str, Scalar], *, evidence_id: st
         quote=of_one(measured.quote),
         seconds=time.perf_counter() - started,
     )
+
+
+def _in_samples(metrics: dict[str, Any], asked: Collection[int]) -> dict[str, Any]:
+    """The metrics, whose onset is a bracket where no rollouts lie between the two steps it names.
+
+    `asked`: steps whose rollouts the tool read.
+    """
+    good, bad = metrics.get("last_good_step"), metrics.get("first_bad_step")
+    if good is None or bad is None or not {good, bad} <= set(asked):
+        return metrics
+    between = any(good < step < bad for step in asked)
+    return metrics if between or bad - good < 2 else metrics | {"sampled": True}

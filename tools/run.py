@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,14 @@ from firstbad.tools.evidence import Source
 from firstbad.tools.flight import Flight
 from firstbad.tools.judge_scores import JudgeScores
 
+if TYPE_CHECKING:
+    from firstbad.tools.code.files import Code
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-EventKind = Literal["resume", "config_change", "phase", "warning", "error", "end"]
+EventKind = Literal["resume", "config_change", "phase", "warning", "error", "alarm", "end"]
 
 
 @dataclass(frozen=True)
@@ -495,6 +498,8 @@ class Run:
     """Settings of the command line that launched it; empty where none was kept."""
     judge: JudgeScores | None = None
     """What the user's own judge said of the rollouts, where one was asked."""
+    code: Code | None = None
+    """Loss code that the user gave: read by its syntax tree, never executed."""
     flight: Flight = field(default_factory=Flight)
     """What only a flight recorder keeps; empty where there is none."""
     replays: tuple[Run, ...] = ()

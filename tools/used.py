@@ -8,7 +8,7 @@ from firstbad.tools.evidence import Source
 from firstbad.tools.run import Run
 
 PARTS = frozenset(
-    {"signals", "config", "rollouts", "captures", "events", "vocabulary", "flight", "judge"}
+    {"signals", "config", "rollouts", "captures", "events", "vocabulary", "flight", "judge", "code"}
 )
 
 
@@ -50,6 +50,8 @@ class Watched(Run):
             found += self.vocabulary.sources
         if "judge" in asked and self.judge is not None:
             found.append(self.judge.source)
+        if "code" in asked and self.code is not None:
+            found += self.code.sources
         once: dict[str, Source] = {}
         for source in (*found, *more):
             once.setdefault(source.ref, source)  # as what it was first read as

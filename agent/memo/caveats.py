@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from firstbad.agent.memo.code_rows import in_code
 from firstbad.agent.memo.text import brief
 from firstbad.agent.memo.words import Row, onset_text, step
 from firstbad.playbooks.model import Cause
@@ -31,6 +32,7 @@ def caveats(
         yield Row(
             "also found", brief(f"`{other.cause}`, {role(other, verdict)}: {other.claim}", ALSO)
         )
+    yield from in_code(leading.cause if leading else "", evidence)
     if leading is None:
         return
     if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):

@@ -181,9 +181,10 @@ def evidence_view(found: Evidence, verdict: Verdict) -> EvidenceView:
         ),
         grids=tuple(grid(table, around, is_bad=is_bad, most=ALL_ROWS) for table in tables),
         reads=reads(found.sources),
-        # A judge's answers lie with the incident: only there is it measured again with them.
+        # A judge's answers and the path of code lie with the incident: only there is it measured
+        # again with them.
         command=f"firstbad verify {one_line(verdict.incident)}"
-        if any(source.kind == "judge" for source in found.sources)
+        if any(source.kind in ("judge", "code") for source in found.sources)
         else one_line(tool_command(found.tool, verdict.run, found.args)),
     )
 

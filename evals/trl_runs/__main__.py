@@ -51,6 +51,7 @@ def arguments_of() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="runs to make (default: all)")
     parser.add_argument("--seed", type=int, default=0, help="added to the seed of every run")
     parser.add_argument("--skip-done", action="store_true", help="leave finished runs alone")
+    parser.add_argument("--record", action="store_true", help="attach firstbad-recorder")
     arguments = parser.parse_args()
     if unknown := set(arguments.only or []) - {run.name for run in RUNS}:
         names = ", ".join(run.name for run in RUNS)
@@ -77,7 +78,7 @@ def main() -> int:
         begun = time.monotonic()
         seeded = replace(run, seed=run.seed + arguments.seed)
         try:
-            folder = make_run(seeded, out / "runs", out / "warm")
+            folder = make_run(seeded, out / "runs", out / "warm", record=arguments.record)
             write_truth(out / "truth.jsonl", truth_of(seeded, measure(folder, seeded.onset)))
             print(f"{run.name}: {time.monotonic() - begun:.0f} s", flush=True)
         except Exception:  # one run that fails must not stop the others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from firstbad.evals.trl_runs.catalog_data import DATA
+from firstbad.evals.trl_runs.catalog_engine import ENGINE
 from firstbad.evals.trl_runs.catalog_losses import LOSSES
 from firstbad.evals.trl_runs.catalog_optimizer import OPTIMIZER
 from firstbad.evals.trl_runs.catalog_reward import REWARD
@@ -10,4 +11,4 @@ from firstbad.evals.trl_runs.catalog_sound import SOUND
 from firstbad.evals.trl_runs.catalog_trainer import TRAINER
 from firstbad.evals.trl_runs.plan import Run
 
-RUNS: tuple[Run, ...] = (*SOUND, *LOSSES, *REWARD, *DATA, *TRAINER, *OPTIMIZER)
+RUNS: tuple[Run, ...] = (*SOUND, *LOSSES, *REWARD, *DATA, *TRAINER, *OPTIMIZER, *ENGINE)

@@ -25,6 +25,7 @@ from firstbad.evals.trl_runs.model import warm_start
 from firstbad.evals.trl_runs.plan import Run, rows
 from firstbad.evals.trl_runs.task import Row, make_rows, write_rows
 from firstbad.evals.trl_runs.trainer import LOG, ConsoleLines, LineFormat
+from firstbad_recorder.trl import attach
 
 CHECKPOINT_FILES = (
     "config.json",
@@ -33,6 +34,8 @@ CHECKPOINT_FILES = (
     "scheduler.pt",
     "trainer_state.json",
 )
+BASELINE_EVERY = 10
+"""Steps between those that a recorder keeps as healthy samples: these runs are short."""
 MODEL_NAME = "tiny-sorter"
 BASE_CONFIG: dict[str, Any] = {
     "output_dir": "out",
@@ -82,8 +85,11 @@ def quiet() -> None:
     grpo_module.print_prompt_completions_sample = lambda *_, **__: None
 
 
-def make_run(run: Run, out: Path, warm_folder: Path) -> Path:
-    """Make one run in `out/<name>`; nothing in its files says what was changed."""
+def make_run(run: Run, out: Path, warm_folder: Path, *, record: bool = False) -> Path:
+    """Make one run in `out/<name>`; nothing in its files says what was changed.
+
+    `record`: with firstbad-recorder attached, which writes `out/<name>/record`.
+    """
     base = warm_start(run.start, warm_folder)
     target = out.resolve() / run.name
     shutil.rmtree(target, ignore_errors=True)
@@ -97,14 +103,15 @@ def make_run(run: Run, out: Path, warm_folder: Path) -> Path:
         name = "train.jsonl" if number == 1 else f"train_{number}.jsonl"
         write_rows(target / "data" / name, part[:1000])
     with _working_in(target):
-        trainer = _train(run, [part if part is not None else files[0] or [] for part in files])
+        parts = [part if part is not None else files[0] or [] for part in files]
+        trainer = _train(run, parts, record=record)
         _collect(trainer, keep_all=len(run.segments) > 1)
     versions = {m.__name__: m.__version__ for m in (trl, transformers, torch)}
     (target / "README.md").write_text(README.format(name=run.name, **versions), encoding="utf-8")
     return target
 
 
-def _train(run: Run, rows_by_segment: list[list[Row]]) -> Any:
+def _train(run: Run, rows_by_segment: list[list[Row]], *, record: bool) -> Any:
     """Train all segments in the current folder; returns the last trainer."""
     trainer: Any = None
     tokenizer = PreTrainedTokenizerFast.from_pretrained(MODEL_NAME)
@@ -129,6 +136,9 @@ def _train(run: Run, rows_by_segment: list[list[Row]]) -> Any:
             fault={"onset": run.onset or 1, **run.fault},
         )
         trainer.remove_callback(PrinterCallback)
+        if record:
+            engine = getattr(trainer, "engine_weights", None)
+            attach(trainer, "record", engine=engine, baseline_every=BASELINE_EVERY)
         try:
             trainer.train(resume_from_checkpoint=resume)
         except RuntimeError as error:
@@ -148,7 +158,6 @@ def _working_in(path: Path) -> Iterator[None]:
     handler.setFormatter(LineFormat())
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
-    LOG.propagate = False
     os.environ["TENSORBOARD_LOGGING_DIR"] = "tb"
     os.chdir(path)
     try:

@@ -402,6 +402,10 @@ class Trainer:
             })  # fmt: skip
         return {"trail": trail, "norms": found["norms"], "parameters": found["parameters"]}
 
+    def tokens(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Token arrays that are captured, given all that there are."""
+        return found
+
     def scalars(self, row: dict[str, float]) -> dict[str, float]:
         """What is logged, given the sound figures."""
         return row
@@ -517,7 +521,7 @@ class Trainer:
                 "entropy": entropy, "varentropy": varentropy, "advantage": batch.advantage,
                 **self.more_tokens(batch),
             }  # fmt: skip
-            tokens = {name: values for name, values in tokens.items() if values is not None}
+            tokens = self.tokens({k: v for k, v in tokens.items() if v is not None})
         recorder.capture(
             step,
             rollouts=self.rollout_rows(batch) if update == 0 else None,

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from firstbad.tools.certificate import Certificate, CertifiedCheck
+from firstbad.tools.code.files import open_code
 from firstbad.tools.evidence import Evidence, Source
 from firstbad.tools.flight import (
     FirstToken,
@@ -716,8 +718,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Run:
         list(kept),
         kept.__getitem__,
         syncs=syncs,
+        certificate=Certificate("2026-01-01", (CertifiedCheck("accumulation", "pass"),)),
         requested=dict(run.config.values),
     )
+    (root / "loss.py").write_text("ratio = torch.exp(torch.clamp(logp - old_logp, -20, 20))\n")
+    run.code = open_code(root / "loss.py")
     return with_calls(run)
 
 

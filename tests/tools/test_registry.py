@@ -10,7 +10,7 @@ import pytest
 
 from firstbad.tools import registry
 from firstbad.tools.errors import NoData, ToolInputError
-from firstbad.tools.evidence import Metrics
+from firstbad.tools.evidence import Dated, Metrics
 from firstbad.tools.readers import open_run
 from firstbad.tools.registry import Measured, find_tool, run_tool, tools
 from firstbad.tools.run import Run
@@ -188,3 +188,39 @@ def test_a_healthy_run_has_no_first_bad_step(
     assert found.metrics is not None
     assert found.metrics.get("first_bad_step") is None
     assert not found.metrics.get("from_start", False)
+
+
+class Began(Dated):
+    """When it began."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "good", "bad", "sampled"),
+    [
+        ((5, 10, 20), 10, 20, True),
+        ((10, 15, 20), 10, 20, False),
+        ((18, 19, 20), 19, 20, False),
+        ((5, 20), 10, 20, False),  # dated by something else than these rollouts
+    ],
+)
+def test_an_onset_between_two_sampled_steps_is_a_bracket(
+    make_run: MakeRun,
+    batch: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    steps: tuple[int, ...],
+    good: int,
+    bad: int,
+    sampled: bool,
+) -> None:
+    def find_began(run: Run) -> Measured[Began]:
+        """When it began. Cannot tell: why."""
+        list(run.rollouts.batches())
+        return Measured(Began(last_good_step=good, first_bad_step=bad), "it began")
+
+    monkeypatch.setattr(registry, "_TABLE", dict(tools()))
+    find_began.__annotations__["return"] = Measured[Began]
+    registry.tool(find_began)
+    run = make_run(rollouts=[batch(step, completions=["a", "b"]) for step in steps])
+    found = run_tool("find_began", run, {}, evidence_id="E1")
+    assert found.metrics is not None
+    assert found.metrics["sampled"] is sampled

@@ -64,8 +64,10 @@ WITHOUT_DATA = (
     "measure_update_sign",
     "measure_weight_moves",
     "read_accumulation_probe",
+    "read_certificate",
     "read_fit_probe",
     "read_judge",
+    "read_loss_code",
     "read_loss_scale",
     "read_trail",
 )

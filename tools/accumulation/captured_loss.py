@@ -80,7 +80,10 @@ def check_captured_loss(run: Run) -> Measured[CapturedLoss]:
     beta = run.config.number("beta")
     if beta is None:
         raise NoData("the weight of KL in the loss (`beta`) is not stated")
-    if any("importance_sampling_correction" in k and v for k, v in run.config.values.items()):
+    corrected = any(
+        "importance_sampling_correction" in k and v for k, v in run.config.values.items()
+    )
+    if corrected and run.config.flag("use_vllm") is not False:
         raise NoData("importance weights scale the tokens of the loss")
     if any(_KL_KIND.search(k) and v not in K3 for k, v in run.config.values.items()):
         raise NoData("KL is estimated in another way than exp(d) - d - 1")

@@ -163,6 +163,9 @@ class MicrobatchNorms(Dated):
     largest less all others."""
     norm_over_parts: float
     """Norm over the sum of the norms of the parts, the median of those outside or of all."""
+    n_silent: int
+    """Updates with a micro-batch of trained tokens that is multiplied by 0, beside one that is
+    not."""
 
 
 @tool
@@ -186,6 +189,7 @@ def check_microbatch_norms(run: Run) -> Measured[MicrobatchNorms]:
     single = np.array([s is True for *_, s in found])
     several = [s for *_, s in found if s is not None]
     over = np.array([high for _, high, _ in found])
+    silent = np.array([_has_silent(u) for u in updates])
     metrics = MicrobatchNorms(
         n_updates=len(updates),
         log_agreement=log_agreement(updates),
@@ -193,7 +197,8 @@ def check_microbatch_norms(run: Run) -> Measured[MicrobatchNorms]:
         single_since=_since([s is True if s is not None else None for *_, s in found]),
         share_outside=round(float(outside.mean()), 6),
         norm_over_parts=round(float(np.median(over[outside] if outside.any() else over)), 6),
-        **asdict(span_of([u.step for u in updates], _more(outside, single))),
+        n_silent=int(silent.sum()),
+        **asdict(span_of([u.step for u in updates], _most(outside, single, silent))),
     )
     return Measured(
         metrics,
@@ -213,9 +218,15 @@ def _since(single: Sequence[bool | None]) -> float:
     return round(sum(late) / len(late), 6)
 
 
-def _more(outside: BoolArray, single: BoolArray) -> BoolArray:
-    """The flag that is set more often."""
-    return outside if outside.sum() > single.sum() else single
+def _most(*flags: BoolArray) -> BoolArray:
+    """The flag that is set most often; of equal ones the first."""
+    return max(flags, key=lambda flag: int(flag.sum()))
+
+
+def _has_silent(update: Update) -> bool:
+    """Whether a micro-batch with trained tokens counts 0 times, beside one that counts."""
+    scales = [part.scale for part in update.parts if part.n_tokens]
+    return 0.0 in scales and any(scales)
 
 
 def _against_parts(update: Update) -> tuple[float, float, bool | None]:

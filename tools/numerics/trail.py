@@ -128,6 +128,7 @@ def read_trail(run: Run) -> Measured[TrailFigures]:
     text = f"{metrics.n_tensors} tensors of {len(steps)} captured steps: all finite where trained"
     if first is not None:
         text = f"first not finite at step {first.step}: {culprit.name if culprit else 'no tensor'}"
+        text += f" on rank {first.trail_rank}" if culprit and first.trail_rank else ""
         if culprit is not None and metrics.first_masked_share:
             text += f", {percent(metrics.first_masked_share)} of it outside the loss mask"
         if metrics.largest_log_ratio is not None:

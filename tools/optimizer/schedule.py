@@ -195,7 +195,7 @@ def _own_settings_from(run: Run, rate: FloatArray, steps: IntArray) -> int:
 
     It is that of a resume after which the rate follows their schedule, and before which it doesn't.
     A rate that was raised stays in sight, whoever raised it. The rate logged at the step of a
-    resume is still that of the checkpoint.
+    resume may still be that of the checkpoint.
     """
     expected = expected_rate(run, steps.astype(float))
     stated = run.config.changed
@@ -205,7 +205,8 @@ def _own_settings_from(run: Run, rate: FloatArray, steps: IntArray) -> int:
     for resume in resumes(run):
         at = int(np.searchsorted(steps, resume + 1))
         known = 0 < at <= len(steps) - FEWEST and follows[at:].all() and follows[:at].mean() < 0.5
-        if known and rate[at] <= JUMP * rate[at - 1]:
+        last = max(int(np.searchsorted(steps, resume)) - 1, 0)
+        if known and rate[at] <= JUMP * min(rate[at - 1], rate[last]):
             return at
     return 0
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import chain
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -25,20 +25,24 @@ from firstbad.tools.flight import (
     SyncedTensor,
     Trail,
 )
+from firstbad.tools.flight import (
+    Kept as HowKept,
+)
 from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.answers import Answers
+from firstbad.tools.readers.certificate import read_certificate
 from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
 from firstbad.tools.readers.ragged import read_ragged
+from firstbad.tools.readers.ranks import ByRank, in_ranks, joined, own_files, steps_of
 from firstbad.tools.readers.record import Record
 from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
-from firstbad.tools.readers.rows import rollout_rows
+from firstbad.tools.readers.rows import Row, rollout_rows
 from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts
 
-_STEP = re.compile(r"steps/(\d{1,15})/([^/]+)")
 _MAX_BYTES = 64 * 2**20
 _MAX_ROWS = 100_000
 _LARGEST = 1e300
@@ -74,8 +78,10 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
     syncs: list[Sync] = []
     probes: list[Probe] = []
     sources: list[File] = []
-    steps = _steps_of(root, record.folder)
-    kept.files |= {file.name for files in steps.values() for file in files.values()}
+    steps, held = steps_of(root, record.folder)
+    kept.files |= own_files(root, record.folder)
+    ranks = {*record.ranks, *(rank for files in steps.values() for rank in files)}
+    _say_what_ranks_lack(root, ranks, steps)
     for name in ("syncs.jsonl", "probes.jsonl"):
         file = root.first(record.folder + name)
         if file is None:
@@ -87,11 +93,17 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
                 syncs += _sync(row)
             else:
                 probes += _probe(row)
+    file = root.first(record.folder + "certificate.json")
+    certificate = None if file is None else read_certificate(root, file, about)
+    if file is not None:
+        kept.files.add(file.name)
+        sources.append(file)
     kept.flight = Flight(
         list(steps),
-        lambda step: _flight_step(root, step, steps[step]),
+        lambda step: _flight_step(root, step, steps[step], ranks, is_held=step in held),
         syncs=sorted(syncs, key=lambda s: s.step),
         probes=probes,
+        certificate=certificate,
         requested=_object(about, "requested"),
         versions={k: as_text(v) for k, v in _object(about, "versions").items()},
         device=_device(about),
@@ -101,25 +113,28 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
             for step, said in record.processes
             if said is about or step is not None
         ],
-        sources=lambda step: [root.source(f, "record") for f in steps[step].values()],
+        sources=lambda step: [
+            root.source(f, "record") for files in steps[step].values() for f in files.values()
+        ],
         run_sources=[root.source(file, "record") for file in sources],
     )
-    if rows := {s: f["rollouts.jsonl"] for s, f in steps.items() if "rollouts.jsonl" in f}:
+    if rows := _with(steps, "rollouts.jsonl"):
         kept.rollouts = Rollouts(
             list(rows),
             Repeats(
                 list(rows),
                 lambda wanted: (_batch(root, s, rows[s], group_size, answers) for s in wanted),
             ).load,
-            sources=lambda step: [root.source(rows[step], "rollouts")],
+            sources=lambda step: [root.source(file, "rollouts") for file in rows[step].values()],
             answers=lambda: answers.sources,
         )
-    name = "tokens.safetensors"
-    if tokens := {s: f[name] for s, f in steps.items() if name in f}:
+    if tokens := _with(steps, "tokens.safetensors"):
         kept.captures = Captures(
             list(tokens),
-            lambda step: _capture(root, step, tokens[step], steps[step]),
-            sources=lambda step: [root.source(tokens[step], "capture")],
+            lambda step: joined(
+                [_capture(root, step, f, steps[step][r]) for r, f in tokens[step].items()]
+            ),
+            sources=lambda step: [root.source(file, "capture") for file in tokens[step].values()],
         )
     return kept
 
@@ -132,23 +147,31 @@ def _environment(said: Mapping[str, Any]) -> dict[str, str]:
     return {k: as_text(v) for k, v in visible(_object(said, "environment")).items()}
 
 
-def _steps_of(root: Root, folder: str) -> dict[int, dict[str, File]]:
-    """Files of each captured step; what was not finished has another name."""
-    found: dict[int, dict[str, File]] = {}
-    for file in root.files:
-        if file.name.startswith(folder) and (m := _STEP.fullmatch(file.name[len(folder) :])):
-            found.setdefault(int(m[1]), {})[m[2]] = file
-    return found
+def _with(steps: Mapping[int, ByRank], name: str) -> dict[int, dict[int, File]]:
+    """By step and rank: files of that name."""
+    found = {step: dict(in_ranks(files, name)) for step, files in steps.items()}
+    return {step: files for step, files in found.items() if files}
+
+
+def _say_what_ranks_lack(root: Root, ranks: set[int], steps: Mapping[int, ByRank]) -> None:
+    for rank in sorted(ranks):
+        lacks = [step for step, files in steps.items() if rank not in files]
+        if lacks and len(ranks) > 1:
+            which = f"{len(lacks)} of {len(steps)} captured steps, the first is {lacks[0]}"
+            root.note("rank_lacks", f"rank {rank} did not keep {which}")
 
 
 def _batch(
-    root: Root, step: int, file: File, group_size: int | None, answers: Answers
+    root: Root, step: int, files: Mapping[int, File], group_size: int | None, answers: Answers
 ) -> RolloutBatch:
-    try:
-        rows = list(rollout_rows(root, file))
-    except UserError as error:
-        root.note("file_skipped", str(error))
-        rows = []
+    rows: list[Row] = []
+    for rank, file in files.items():
+        try:
+            of_rank = list(rollout_rows(root, file))
+        except UserError as error:
+            root.note("file_skipped", str(error))
+            continue
+        rows += of_rank if len(files) == 1 else [{"rank": rank, **row} for row in of_rank]
     return answers.beside(batch_of(root, step, rows, group_size))
 
 
@@ -161,24 +184,61 @@ def _capture(root: Root, step: int, file: File, files: Mapping[str, File]) -> Ca
     )
 
 
-def _flight_step(root: Root, step: int, files: Mapping[str, File]) -> FlightStep:
-    about = _json(root, files.get("step.json"))
-    numerics = _json(root, files.get("numerics.json"))
-    stages = about.get("stages")
-    ledger = files.get("microbatches.jsonl")
+def _flight_step(
+    root: Root, step: int, by_rank: ByRank, ranks: set[int], *, is_held: bool
+) -> FlightStep:
+    """What the ranks say of a step: the lowest speaks for all, but for rows and what broke."""
+    abouts = {rank: _json(root, files.get("step.json")) for rank, files in by_rank.items()}
+    figures = {rank: _json(root, files.get("numerics.json")) for rank, files in by_rank.items()}
+    about, numerics = next(iter(abouts.values())), next(iter(figures.values()))
+    trails = {rank: _all(Trail, said.get("trail")) for rank, said in figures.items()}
+    # Excluded tokens are -Inf on all ranks, and a gradient carries NaN to all: where it began, more
+    # tensors on the way have it.
+    broken = {rank: sum(bool(t.n_nonfinite) for t in trail) for rank, trail in trails.items()}
+    trail_rank = max(broken, key=lambda rank: (broken[rank], -rank))
     plain = typed(FlightStep, {**about, "step": step})
     values = {f.name: getattr(plain, f.name) for f in fields(FlightStep)}
+    if is_held:
+        values["kept"] = "ring"
+    elif values["kept"] is None:  # what one rank kept a step for, another may not know
+        other = next(
+            (said for said in abouts.values() if said.get("kept") in get_args(HowKept)), about
+        )
+        plain = typed(FlightStep, {**other, "step": step})
+        values |= {"kept": plain.kept, "why": plain.why}
+    if len(ranks) > 1:
+        for name in ("whole_groups", "in_order"):
+            if any(said.get(name) is False for said in abouts.values()):
+                values[name] = False
+            elif ranks - by_rank.keys():  # some rows are not here
+                values[name] = None
+    stages = [said for a in abouts.values() if isinstance(said := a.get("stages"), dict)]
     values |= {
         "seeds": _object(about, "seeds"),
         "compute_dtypes": {k: as_text(v) for k, v in _object(about, "compute_dtypes").items()},
-        "stages": typed(Stages, stages) if isinstance(stages, dict) else Stages(),
-        "microbatches": _all(Microbatch, [] if ledger is None else list(_rows(root, ledger))),
-        "trail": _all(Trail, numerics.get("trail")),
+        "stages": _in_turn([typed(Stages, said) for said in stages]),
+        "microbatches": tuple(_microbatches(root, by_rank)),
+        "trail": trails[trail_rank],
+        "trail_rank": trail_rank,
         "clamps": _all(Clamp, numerics.get("clamps")),
         "norms": _all(Norms, numerics.get("norms")),
         "parameters": _all(ParameterGroup, numerics.get("parameters")),
     }
     return FlightStep(**values)
+
+
+def _in_turn(stages: Sequence[Stages]) -> Stages:
+    """Names of the samples of all ranks, in their order."""
+    return Stages(
+        *(tuple(chain.from_iterable(getattr(s, f.name) for s in stages)) for f in fields(Stages))
+    )
+
+
+def _microbatches(root: Root, by_rank: ByRank) -> Iterator[Microbatch]:
+    for rank, file in in_ranks(by_rank, "microbatches.jsonl"):
+        for found in _all(Microbatch, list(_rows(root, file))):
+            lacks = found.rank is None and len(by_rank) > 1
+            yield replace(found, rank=rank) if lacks else found
 
 
 def _sync(row: Mapping[str, Any]) -> Iterator[Sync]:

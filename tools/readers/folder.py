@@ -65,15 +65,14 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         logging_steps=_whole(config, "logging_steps") or 1,
         max_steps=_whole(config, "max_steps"),
     )
-    log, sources = _merged(
-        root,
-        [
-            ("trainer_state.json", history.log, history.sources),
-            ("table files", logged.log, logged.sources),
-            ("TensorBoard", board.scalars(), board.sources),
-        ],
-        (console.log, console.sources),
-    )
+    kinds = [
+        ("trainer_state.json", history.log, history.sources),
+        ("table files", logged.log, logged.sources),
+        ("TensorBoard", board.scalars(), board.sources),
+    ]
+    if record.about is not None:  # measured where it happens, and at every step
+        kinds.insert(0, kinds.pop(1))
+    log, sources = _merged(root, kinds, (console.log, console.sources))
     found = framework_of(log.series)
     framework = framework if found == UNKNOWN else found
     versions, version_sources = read_versions(root, kept.flight.versions)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
-from firstbad.tools.paths import Root
+from firstbad.tools.paths import File, Root
 from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
@@ -16,6 +17,7 @@ from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Event, EventKind
 
 NAME = r"(?:.*/)?run\.json"
+_RANK = re.compile(r"((?:.*/)?)ranks/(\d{1,6})/")
 CONTINUES = "a new process continues this record"
 """What the recorder says of a restart."""
 _MAX_BYTES = 16 * 2**20
@@ -37,6 +39,8 @@ class Record:
     """Where it lies: ends in `/`, or is empty."""
     about: Mapping[str, Any] | None = None
     """Content of its `run.json`; None where there is no record."""
+    ranks: set[int] = field(default_factory=set)
+    """Processes that recorded side by side."""
     processes: list[tuple[int | None, Mapping[str, Any]]] = field(default_factory=list)
     """What each process wrote of itself, with its first step: None for the first, and where that
     is not known."""
@@ -54,7 +58,7 @@ def read_record(root: Root) -> Record:
         UserError: there are several records, which are runs of their own.
     """
     record = Record()
-    folders = []
+    found: dict[str, tuple[File, bytes | None, Mapping[str, Any]]] = {}
     for file in root.matching(NAME):
         data = root.try_read(file, _MAX_BYTES)
         try:
@@ -65,21 +69,48 @@ def read_record(root: Root) -> Record:
             continue
         if said is None or not is_record(said):
             continue
-        folder = file.name[: -len("run.json")]
-        folders.append(folder)
-        record.folder, record.about = folder, said
+        found[file.name[: -len("run.json")]] = (file, data, said)
+    whole = [folder for folder in found if not (m := _RANK.fullmatch(folder)) or m[1] not in found]
+    if len(whole) > 1:
+        names = ", ".join(f"`{folder or '.'}`" for folder in sorted(whole)[:5])
+        raise UserError(
+            f"`{root.path}` holds {len(whole)} records ({names}): name one of them, since runs "
+            "of their own cannot be read as one"
+        )
+    for folder in whole:
+        file, data, about = found[folder]
+        record.folder, record.about, record.ranks = folder, about, {0}
         record.files.add(file.name)
         record.metrics.add(f"{folder}metrics.jsonl")
         record.sources.append(root.source(file, "config", data))
         record.events += _events(root, record, f"{folder}events.jsonl")
-        _process(root, record, file.name, said)
-    if len(folders) > 1:
-        names = ", ".join(f"`{folder or '.'}`" for folder in sorted(folders)[:5])
-        raise UserError(
-            f"`{root.path}` holds {len(folders)} records ({names}): name one of them, since runs "
-            "of their own cannot be read as one"
-        )
+        _process(root, record, file.name, about)
+        _others(root, record, {name: one[2] for name, one in found.items() if name != folder})
     return record
+
+
+def _others(root: Root, record: Record, others: Mapping[str, Mapping[str, Any]]) -> None:
+    """What the other ranks say: their events, and whether all of them are there."""
+    for folder, said in others.items():
+        if (m := _RANK.fullmatch(folder)) is None or m[1] != record.folder:
+            continue
+        rank = int(m[2])
+        record.ranks.add(rank)
+        for event in _events(root, record, f"{folder}events.jsonl"):
+            if event.kind not in ("resume", "end"):  # of the job, which rank 0 tells
+                text = f"rank {rank}: {event.text}"
+                record.events.append(replace(event, text=text))
+        _written(root, f"{folder}run.json", said)
+    if len(record.ranks) == 1:
+        return  # one process records, which is no loss
+    about = record.about or {}
+    around = about.get("environment")
+    world = around.get("WORLD_SIZE") if isinstance(around, dict) else None
+    size = int(world) if isinstance(world, str) and re.fullmatch(r"\d{1,6}", world) else 0
+    size = max(size, *(rank + 1 for rank in record.ranks))
+    if lost := [rank for rank in range(size) if rank not in record.ranks]:
+        named = ", ".join(map(str, lost[:10])) + ("" if len(lost) <= 10 else ", ...")
+        root.note("rank_lost", f"of {size:,} ranks {len(lost):,} left no record: {named}")
 
 
 def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> None:
@@ -104,7 +135,12 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
         before |= around
     if said.get("finished"):
         record.events.append(Event("end", None, "the recorder was closed", name))
-    else:
+    _written(root, name, said)
+
+
+def _written(root: Root, name: str, said: Mapping[str, Any]) -> None:
+    """Whether a process ended in order, and what it could not write."""
+    if not said.get("finished"):
         root.note("not_closed", f"`{name}`: the recorder was not closed: killed, or still at work")
     if dropped := said.get("dropped"):
         reasons = said.get("dropped_by_reason")

@@ -50,9 +50,9 @@ def compare_data_position(run: Run) -> Measured[DataPosition]:
     Cannot tell: a position that moved forward (prompts that were never drawn); another order.
     """
     every = resumes(run)
-    fell = _position_fell(run, every)
+    fell, fell_at = _position_fell(run, every)
     if not every and fell is None and run.last_step is not None:
-        return Measured(_metrics(0, None, None), "no resume")
+        return Measured(_metrics(0, None, None, None), "no resume")
     if not run.rollouts and fell is None:
         raise NoData("no rollouts with their prompts, and no recorded position in the data")
     batches = list(run.rollouts.batches())
@@ -61,7 +61,7 @@ def compare_data_position(run: Run) -> Measured[DataPosition]:
     if not found and fell is None:
         raise NoData(f"no resume with {FEWEST} steps of rollouts on both sides")
     worst = max(found, key=lambda one: (one.share, -one.source), default=None)
-    metrics = _metrics(len(found), worst, fell)
+    metrics = _metrics(len(found), worst, fell, fell_at)
     text = f"{len(every)} resumes; prompts go on where they were"
     if worst is not None and worst.share >= ALIKE:
         text = (
@@ -78,17 +78,19 @@ class _Replay:
         self.resume, self.source, self.share, self.round_ = resume, source, share, round_
 
 
-def _metrics(n_resumes: int, worst: _Replay | None, fell: bool | None) -> DataPosition:
+def _metrics(
+    n_resumes: int, worst: _Replay | None, fell: bool | None, fell_at: int | None
+) -> DataPosition:
     replayed = worst is not None and worst.share >= ALIKE
-    bad = worst is not None and replayed and not worst.round_
+    bad = worst.resume if worst is not None and replayed and not worst.round_ else fell_at
     return DataPosition(
         n_resumes=n_resumes,
         replayed_share=round(worst.share, 6) if worst else 0.0,
         replayed_from_step=worst.source if worst and worst.share > 0 else None,
         goes_round=worst.round_ if worst and replayed else None,
         position_fell=fell,
-        last_good_step=worst.resume - 1 if worst and bad else None,
-        first_bad_step=worst.resume if worst and bad else None,
+        last_good_step=None if bad is None else bad - 1,
+        first_bad_step=bad,
     )
 
 
@@ -130,13 +132,15 @@ def _round(drawn: Drawn, before: Sequence[int], after: Sequence[int], source: in
     return later <= old
 
 
-def _position_fell(run: Run, every: Sequence[int]) -> bool | None:
-    """Whether the recorded data position is smaller after a resume than before it."""
+def _position_fell(run: Run, every: Sequence[int]) -> tuple[bool | None, int | None]:
+    """Whether the recorded data position is smaller after a resume than before it, and at which."""
     known = [(one.step, one.data_position) for one in run.flight]
-    pairs = []
+    fell: dict[int, bool] = {}
     for resume in every:
         before = [at for step, at in known if step < resume and at is not None]
         after = [at for step, at in known if step >= resume and at is not None]
         if before and after:
-            pairs.append(after[0] < before[-1])
-    return any(pairs) if pairs else None
+            fell[resume] = after[0] < before[-1]
+    if not fell:
+        return None, None
+    return any(fell.values()), next((step for step, bad in fell.items() if bad), None)

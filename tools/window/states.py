@@ -53,7 +53,8 @@ def compare_states(
     alarm = next((s.step for s in kept.values() if s.kept == "first_bad"), None)
     if before is None and after is None:
         after = alarm
-        before = next((s.step for s in reversed(kept.values()) if s.kept == "last_good"), None)
+        good = [s.step for s in kept.values() if s.kept == "last_good"]
+        before = max((s for s in good if alarm is None or s < alarm), default=None)
     if not steps or (before is None and after is None):
         raise NoData("no captured steps, or neither a change to look at nor an alarm of a recorder")
     limit = before if before is not None else (after or 0) - 1

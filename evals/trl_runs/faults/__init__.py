@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import inspect
 
-from firstbad.evals.trl_runs.faults import logprobs, loss, masks, metrics, resume, rows, sampling
+from firstbad.evals.trl_runs.faults import (
+    engine,
+    logprobs,
+    loss,
+    masks,
+    metrics,
+    resume,
+    rows,
+    sampling,
+)
 from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 
 TRAINERS = {
     name: found
-    for module in (logprobs, loss, masks, metrics, resume, rows, sampling)
+    for module in (engine, logprobs, loss, masks, metrics, resume, rows, sampling)
     for name, found in inspect.getmembers(module, inspect.isclass)
     if issubclass(found, LoggedGRPOTrainer)
 }

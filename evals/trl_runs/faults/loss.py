@@ -16,6 +16,20 @@ class UnscaledAccumulation(LoggedGRPOTrainer):
         return loss * self.args.gradient_accumulation_steps if self.acting else loss
 
 
+class OwnDenominator(LoggedGRPOTrainer):
+    """Each micro-batch is a mean over its own tokens, and the means are averaged."""
+
+    loss_type: str
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        stated = self.loss_type
+        self.loss_type = "bnpo" if self.acting else stated
+        try:
+            return super()._loss_of(model, inputs)
+        finally:
+            self.loss_type = stated
+
+
 class LostMicroBatch(LoggedGRPOTrainer):
     """Gradients are zeroed between micro-batches, so only the last one reaches the step."""
 

@@ -3,7 +3,9 @@
 Loads nothing but the standard library, and never raises into training.
 """
 
-from firstbad_recorder.writer import SCHEMA_VERSION, Recorder
+from firstbad_recorder.folder import SCHEMA_VERSION
+from firstbad_recorder.recorder import Recorder
+from firstbad_recorder.surroundings import surroundings
 
 __version__ = "0.1.0"
-__all__ = ["SCHEMA_VERSION", "Recorder"]
+__all__ = ["SCHEMA_VERSION", "Recorder", "surroundings"]

@@ -112,6 +112,19 @@ def test_what_it_does_not_know_is_not_compared(
     assert missing(TOOL, written(tmp_path, Other))
 
 
+def test_a_correction_for_an_engine_that_is_not_used_scales_nothing(
+    tmp_path: Path, measure: Measure
+) -> None:
+    class NoEngine(Trainer):
+        def config(self) -> dict[str, object]:
+            return super().config() | {
+                "use_vllm": False,
+                "vllm_importance_sampling_correction": True,
+            }
+
+    assert measure(TOOL, written(tmp_path, NoEngine))["error_share"] < 1e-6
+
+
 def test_a_ledger_without_captured_tokens(tmp_path: Path, missing: Callable[..., str]) -> None:
     folder = Trainer(steps=24).run(tmp_path)
     for tokens in folder.glob("steps/*/tokens.safetensors"):

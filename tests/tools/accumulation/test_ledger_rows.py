@@ -123,6 +123,31 @@ def test_a_part_without_a_gradient_is_not_missed(make_run: MakeRun, measure: Mea
     assert norms_of(make_run, measure, 0.4, 0.0, norm=0.4)["share_single"] is None
 
 
+@pytest.mark.parametrize(
+    ("scales", "tokens", "silent"),
+    [
+        ((1.0, 0.0), 5, 1),
+        ((1.0, 1.0), 5, 0),  # no gradient, but it counts: its groups have no contrast
+        ((1.0, 0.0), 0, 0),  # nothing to train in it
+        ((0.0, 0.0), 5, 0),  # the whole update is multiplied by 0
+        ((1.0, None), 5, 0),
+    ],
+)
+def test_a_part_that_is_multiplied_by_0(
+    make_run: MakeRun,
+    measure: Measure,
+    scales: tuple[float | None, float | None],
+    tokens: int,
+    silent: int,
+) -> None:
+    made = [
+        {"grad_norm": norm, "scale": scale, "n_tokens": n}
+        for norm, scale, n in zip((0.4, 0.0), scales, (5, tokens), strict=True)
+    ]
+    found = measure(NORMS, make_run(flight=flight(ledger(1, *made, norm=0.4))))
+    assert found["n_silent"] == silent
+
+
 def test_a_norm_that_no_sum_of_the_parts_has(make_run: MakeRun, measure: Measure) -> None:
     above = norms_of(make_run, measure, 0.3, 0.4, norm=1.4)
     assert (above["share_outside"], above["norm_over_parts"]) == (1, 2)

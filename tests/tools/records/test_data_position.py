@@ -70,7 +70,11 @@ def test_the_recorded_position(make_run: MakeRun, measure: Measure, after: int, 
     run = make_run(
         flight=Flight(list(kept), kept.__getitem__), events=[("resume", AT, "step goes back")]
     )
-    assert measure(TOOL, run)["position_fell"] is fell
+    found = measure(TOOL, run)
+    assert found["position_fell"] is fell
+    assert (found["last_good_step"], found["first_bad_step"]) == (
+        (AT - 1, AT) if fell else (None, None)
+    )
 
 
 def test_no_resume_and_an_early_one(

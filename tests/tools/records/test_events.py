@@ -41,6 +41,15 @@ def test_counts_and_the_first_scoring_failure(make_run: MakeRun, measure: Measur
     assert not found["from_start"]
 
 
+def test_an_alarm_of_a_recorder_is_no_fault(make_run: MakeRun, measure: Measure) -> None:
+    """It says that a figure left its bounds, and nothing of why."""
+    alarm = ("alarm", 41, "verifier timeout share above 0.5 since step 39")
+    found = measure(TOOL, make_run(events=[alarm]))
+    assert found["n_events"] == 1
+    assert (found["n_errors"], found["n_warnings"], found["n_resumes"]) == (0, 0, 0)
+    assert found["scoring_failure_steps"] == found["n_settings_changed"] == 0
+
+
 def test_the_last_error_is_quoted_in_one_harmless_line(
     make_run: MakeRun, evidence: Callable[..., Evidence]
 ) -> None:

@@ -1,0 +1,77 @@
+"""Leaves a model and its optimizer as they were before a probe."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def untouched(model: Any, optimizer: Any = None) -> Generator[None, None, None]:
+    """Put parameters, buffers, gradients, optimizer state and random states back at the end.
+
+    Takes memory for one more copy of parameters, buffers and optimizer state. On the way in the
+    gradients are taken off.
+    """
+    import torch
+
+    kept = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    gradients = [(p, p.grad) for p in model.parameters()]
+    state = None if optimizer is None else _copy(optimizer.state)
+    settings = [] if optimizer is None else [dict(group) for group in optimizer.param_groups]
+    seeds = rng_states()
+    training = [(module, module.training) for module in model.modules()]
+    zero_grad(model)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in kept:
+                tensor.copy_(value)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, mode in training:
+            module.training = mode
+        if state is not None:
+            optimizer.state.clear()
+            optimizer.state.update(state)
+            for group, setting in zip(optimizer.param_groups, settings):
+                group.clear()
+                group.update(setting)
+        set_rng_states(seeds)
+
+
+def zero_grad(model: Any) -> None:
+    """Take the gradients off, without writing into them."""
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def rng_states() -> Any:
+    """State of torch's generators on the CPU and on all GPUs in use."""
+    import torch
+
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return torch.get_rng_state(), gpus
+
+
+def set_rng_states(states: Any) -> None:
+    """What `rng_states` gave."""
+    import torch
+
+    cpu, gpus = states
+    torch.set_rng_state(cpu)
+    if gpus:
+        torch.cuda.set_rng_state_all(gpus)
+
+
+def _copy(state: Any) -> Any:
+    """A copy in which tensors are cloned and parameters, which are keys, are not."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {key: _copy(value) for key, value in state.items()}
+    return [_copy(value) for value in state] if isinstance(state, list) else state

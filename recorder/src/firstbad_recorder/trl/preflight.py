@@ -1,0 +1,236 @@
+"""The probes of the preflight on TRL's own trainer: its loss, masks, accumulation and passes.
+
+One batch is generated and scored as training would; the trainer, its random numbers and its
+counters are as before afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from firstbad_recorder.preflight import Preflight
+from firstbad_recorder.preflight import preflight as run_checks
+from firstbad_recorder.probes.loss_function import Stated
+from firstbad_recorder.probes.loss_input import LossInput
+from firstbad_recorder.surroundings import surroundings
+from firstbad_recorder.trl.settings import settings_of
+
+FEW = 8
+"""Rows that further passes and the fit are made on."""
+
+
+def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Preflight:
+    """Check a TRL trainer before `train()`: a report, and `certificate.json` beside the record.
+
+    Takes about as long as a generation and a few updates.
+
+    Args:
+        trainer: A `GRPOTrainer` or a subclass.
+        path: Folder of the record; `record` in the trainer's output folder unless given, as with
+            `attach`.
+    """
+    folder = Path(trainer.args.output_dir) / "record" if path is None else Path(path)
+    with as_before(trainer):
+        batch = _batch(trainer)
+        size = trainer.args.per_device_train_batch_size
+        parts = _split(batch, size)
+        rows = [_row(batch, i) for i in range(min(FEW, len(batch["completion_ids"])))]
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return run_checks(
+            folder,
+            loss_function=loss_function(trainer),
+            stated=_stated(trainer),
+            masks=_masks(batch),
+            model=model,
+            accumulation={
+                "backward": lambda batches: _backward(trainer, batches),
+                "whole": batch,
+                "parts": parts,
+                "n_tokens": [_trained(part).sum(dim=1).tolist() for part in parts],
+                "world_size": int(trainer.accelerator.num_processes),
+            },
+            consistency={
+                "rows": [ids for ids, _ in rows],
+                "n_prompt": [n for _, n in rows],
+                "temperature": float(trainer.temperature),
+                "pad_id": int(trainer._tokenizer.pad_token_id),
+            },
+            nll=lambda: _nll(trainer, {k: _first(v, FEW) for k, v in batch.items()}),
+            config=settings_of(trainer),
+            versions=surroundings()["versions"],
+            loss_code=loss_code(trainer),
+        )
+
+
+def loss_code(trainer: Any) -> str | None:
+    """File that the trainer's class stands in; what it derives from is known by its version."""
+    return inspect.getsourcefile(type(trainer))
+
+
+def loss_function(trainer: Any) -> Any:
+    """The trainer's loss as a function of log-probs alone: its model only hands them over."""
+    import torch
+
+    def loss(given: LossInput) -> Any:
+        n_rows, width = given.logp_new.shape
+        device = given.logp_new.device
+        mask = given.loss_mask.long()
+        inputs = {
+            "prompt_ids": torch.ones(n_rows, 1, dtype=torch.long, device=device),
+            "prompt_mask": torch.ones(n_rows, 1, dtype=torch.long, device=device),
+            "completion_ids": torch.ones(n_rows, width, dtype=torch.long, device=device),
+            "completion_mask": mask,
+            "advantages": given.advantage,
+            "num_items_in_batch": mask.sum(),
+            "old_per_token_logps": given.logp_old,
+        }
+        if trainer.beta != 0.0:
+            reference = given.logp_new.detach() if given.logp_ref is None else given.logp_ref
+            inputs["ref_per_token_logps"] = reference
+        entropy = torch.zeros_like(given.logp_new)
+
+        def model(**_: Any) -> Any:
+            return SimpleNamespace(log_probs=given.logp_new, entropy=entropy, aux_loss=None)
+
+        return trainer._compute_loss(model, inputs)
+
+    return loss
+
+
+@contextlib.contextmanager
+def as_before(trainer: Any) -> Iterator[None]:
+    """Counters, logs, random numbers and mode of the trainer are put back afterwards."""
+    import torch
+
+    kept = {
+        name: copy.deepcopy(getattr(trainer, name))
+        for name in ("_metrics", "_logs", "_step", "_buffered_inputs")
+        if hasattr(trainer, name)
+    }
+    seen = trainer.state.num_input_tokens_seen
+    training = trainer.model.training
+    set_here = not hasattr(trainer, "current_gradient_accumulation_steps")
+    device = trainer.accelerator.device
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            trainer.model.train()
+            if set_here:  # set by the training loop
+                trainer.current_gradient_accumulation_steps = (
+                    trainer.args.gradient_accumulation_steps
+                )
+            yield
+    finally:
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+        trainer.state.num_input_tokens_seen = seen
+        trainer.model.train(training)
+        if set_here:
+            del trainer.current_gradient_accumulation_steps
+
+
+def _batch(trainer: Any) -> dict[str, Any]:
+    """One generation batch, scored."""
+    rows = next(iter(trainer.get_train_dataloader()))
+    found: dict[str, Any] = trainer._generate_and_score_completions(rows)
+    return found
+
+
+def _stated(trainer: Any) -> Stated:
+    """What the trainer's settings say of its loss, as far as they say it plainly."""
+    plain = trainer.loss_type in ("grpo", "bnpo", "dr_grpo", "dapo")
+    token = trainer.importance_sampling_level == "token"
+    return Stated(
+        epsilon_low=float(trainer.epsilon_low) if plain and token else None,
+        epsilon_high=float(trainer.epsilon_high) if plain and token else None,
+        beta=float(trainer.beta) or None,
+        kl="k3" if trainer.beta and not trainer.args.use_bias_correction_kl else None,
+    )
+
+
+def _split(batch: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    """Micro-batches of so many rows."""
+    n = len(batch["completion_ids"])
+    return [
+        {k: _rows(v, start, start + size, n) for k, v in batch.items()}
+        for start in range(0, n, size)
+    ]
+
+
+def _rows(value: Any, start: int, stop: int, n: int) -> Any:
+    whole = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != n
+    return value if whole else value[start:stop]
+
+
+def _first(value: Any, n: int) -> Any:
+    whole = not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0
+    return value if whole else value[:n]
+
+
+def _trained(batch: dict[str, Any]) -> Any:
+    tools = batch.get("tool_mask")
+    made = batch["completion_mask"]
+    return made if tools is None else made * tools
+
+
+def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
+    """Forward and backward of each batch with the scaling of training for so many."""
+    before = trainer.current_gradient_accumulation_steps
+    stated, per_generation = (
+        trainer.args.gradient_accumulation_steps,
+        trainer.args.steps_per_generation,
+    )
+    trainer.current_gradient_accumulation_steps = len(batches)
+    trainer.args.steps_per_generation = len(batches)
+    try:
+        for batch in batches:
+            loss = trainer.compute_loss(trainer.model, dict(batch))
+            loss.backward()
+    finally:
+        trainer.current_gradient_accumulation_steps = before
+        trainer.args.gradient_accumulation_steps = stated
+        trainer.args.steps_per_generation = per_generation
+
+
+def _masks(batch: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the mask probe for one batch, prompt included."""
+    import torch
+
+    made, trained = batch["completion_mask"].bool(), _trained(batch).bool()
+    source = torch.where(made, 3, 0)
+    tools = batch.get("tool_mask")
+    if tools is not None:
+        source = torch.where(made & ~tools.bool(), 4, source)
+    prompt = batch["prompt_mask"].bool()
+    blank = torch.zeros_like(prompt)
+    return {
+        "source": torch.cat([torch.where(prompt, 2, 0), source], dim=1).tolist(),
+        "loss_mask": torch.cat([blank, trained], dim=1).long().tolist(),
+        "attention_mask": torch.cat([prompt, made], dim=1).long().tolist(),
+    }
+
+
+def _row(batch: dict[str, Any], i: int) -> tuple[list[int], int]:
+    """Token ids of one row without padding, and how many of them are prompt."""
+    prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()].tolist()
+    made = batch["completion_ids"][i][batch["completion_mask"][i].bool()].tolist()
+    return prompt + made, len(prompt)
+
+
+def _nll(trainer: Any, batch: dict[str, Any]) -> Any:
+    """Mean negative log-likelihood of trained tokens, through the trainer's own pass."""
+    import torch
+
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    width = batch["completion_ids"].shape[1]
+    logp = trainer._get_per_token_logps_and_entropies(trainer.model, ids, seen, width)[0]
+    mask = _trained(batch)
+    return -(logp * mask).sum() / mask.sum().clamp(min=1)

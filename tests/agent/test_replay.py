@@ -1,0 +1,137 @@
+"""`firstbad replay` and `firstbad preflight`: what a person can fix is told in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firstbad.agent.cli import main
+from firstbad.agent.replay import nothing_fits, report, rows_of
+from firstbad.tools.run import Capture
+from firstbad_recorder import Recorder
+
+NO_TORCH = importlib.util.find_spec("transformers") is None
+
+
+def capture() -> Capture:
+    nan = np.nan
+    return Capture(
+        3,
+        {
+            "prompt_token_id": np.array([[0, 5, 6], [7, 8, 9]]),
+            "prompt_mask": np.array([[0, 1, 1], [1, 1, 1]]),
+            "token_id": np.array([[11, 12, 1], [13, 1, 0]]),
+            "source": np.array([[3, 3, 3], [3, 3, 0]]),
+            "completion_mask": np.array([[1, 1, 1], [1, 1, 0]]),
+            "logp_new": np.array([[-0.1, -0.2, -0.3], [-0.4, nan, nan]]),
+        },
+        {},
+    )
+
+
+def test_rows_are_read_without_padding() -> None:
+    found = rows_of(capture(), 8)
+    assert found.ids == [[5, 6, 11, 12, 1], [7, 8, 9, 13, 1]]
+    assert found.n_prompt == [2, 3]
+    assert found.recorded["logp_new"][0] == [-0.1, -0.2, -0.3]
+    assert len(rows_of(capture(), 1).ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("fits", "off", "says"),
+    [
+        (["logp_new", "logp_old"], False, "These weights give what was recorded of the pass"),
+        ([], True, "They do not give what was recorded of the pass"),
+        (["logp_old"], False, "They do not give what was recorded of the pass that was diff"),
+    ],
+)
+def test_the_report_says_whose_log_probs_the_weights_give(
+    fits: list[str], off: bool, says: str
+) -> None:
+    figures = {"n": 5, "mean": 0.1, "p99": 0.2, "max": 0.3}
+    found = {
+        "step": 3, "n_rows": 2, "temperature": 1.0, "model": "m", "fits": fits, "finite": True,
+        "passes": {"recheck": figures, "logp_new": figures, "logp_old": figures},
+        "fit": {"nll_first": 3.0, "nll_last": 2.0, "n_updates": 20}, "first_nonfinite": None,
+    }  # fmt: skip
+    assert nothing_fits(found) is off
+    assert says in "\n".join(report(found))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """A record with one captured step."""
+    tokens = {"token_id": [[5, 6, 7, 1]], "source": [[2, 2, 3, 3]]}
+    with Recorder(tmp_path / "record") as recorder:
+        recorder.scalars(3, loss=0.5)
+        recorder.capture(3, tokens={**tokens, "logp_new": [[None, None, -0.5, -0.5]]})
+    return tmp_path / "record"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--step", "4"], "no capture of step 4; there are: 3"),
+        ([], "no folder of a model"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+) -> None:
+    pytest.importorskip("torch")
+    assert main(["replay", f"rec:{record}", "--model", str(tmp_path), *more]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not NO_TORCH, reason="transformers is installed")
+def test_without_torch_it_says_what_to_install(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    folder = f"{record}/steps/00000003"
+    assert main(["replay", folder, "--model", str(tmp_path)]) == 2
+    assert "pip install 'firstbad[torch]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("loss", "expected MODULE:FUNCTION"),
+        ("no_such_module:loss", "can't be imported from here"),
+        ("broken:loss", "breaks when it is imported"),
+        ("sound:nothing", "has no function `nothing`"),
+    ],
+)
+def test_a_loss_that_is_not_there_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    told: str,
+) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no data here')\n")
+    (tmp_path / "sound.py").write_text("def loss(given):\n    return given.logp_new.sum()\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["preflight", name]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_loss_is_probed_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "own_loss.py").write_text(
+        "def turned(x):\n"
+        "    ratio = (x.logp_new - x.logp_old).exp()\n"
+        "    terms = ratio * x.advantage[:, None] * x.loss_mask\n"
+        "    return terms.sum() / x.loss_mask.sum().clamp(min=1)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["preflight", "own_loss:turned", "--json", "--out", str(tmp_path / "out")]) == 4
+    said = json.loads(capsys.readouterr().out)
+    assert "loss_definition" in said["failed"]
+    assert (tmp_path / "out" / "certificate.json").exists()

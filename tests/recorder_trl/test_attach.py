@@ -1,0 +1,297 @@
+"""What `attach` records of a real TRL run: what the trainer computed, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("trl")
+
+from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
+from firstbad.tools.readers import open_run
+from firstbad_recorder.trl import attach, preflight
+
+# The libraries of training warn of their own doings.
+pytestmark = pytest.mark.filterwarnings("default")
+MakeTrainer = Callable[..., Any]
+
+
+def rows_in(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_training_is_the_same_with_and_without(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    import torch
+
+    weights = []
+    for recorded in (False, True):
+        trainer = make_trainer()
+        if recorded:
+            attach(trainer, tmp_path / "record", baseline_every=2)
+        torch.manual_seed(3)
+        trainer.train()
+        weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters()})
+    assert all(torch.equal(weights[0][n], weights[1][n]) for n in weights[0])
+    assert (tmp_path / "record" / "metrics.jsonl").exists()
+
+
+def test_tokens_ledger_and_numbers_are_those_of_the_trainer(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer()
+    seen: list[dict[str, Any]] = []
+    losses: list[float] = []
+    original = trainer._compute_loss
+
+    def watched(model: Any, inputs: dict[str, Any]) -> Any:
+        loss = original(model, inputs)
+        seen.append({k: v.clone() for k, v in inputs.items() if hasattr(v, "clone")})
+        losses.append(float(loss.detach()))
+        return loss
+
+    trainer._compute_loss = watched
+    recorder = attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    said = json.loads((tmp_path / "record" / "run.json").read_text())
+    assert said["dropped_by_reason"] == {}
+    assert recorder.dropped == 0
+    run = open_run(f"rec:{tmp_path / 'record'}")
+    assert run.captures.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    logged = rows_in(tmp_path / "record" / "metrics.jsonl")
+    own = {row["step"]: row for row in logged if "entropy" in row}
+    for step in range(1, 7):
+        parts = seen[2 * (step - 1) : 2 * step]
+        capture, batch = run.captures.at(step), run.rollouts.batch(step)
+        n_trained = sum(int(p["completion_mask"].sum()) for p in parts)
+        assert int(capture.arrays["loss_mask"].sum()) == n_trained
+        assert int(capture.arrays["prompt_loss_mask"].sum()) == 0
+        assert batch.n_tokens is not None
+        assert int(batch.n_tokens.sum()) == n_trained
+        # advantages by row, in the order of generation
+        expected = sorted(float(a) for p in parts for a in p["advantages"])
+        assert np.allclose(sorted(capture.arrays["advantage"]), expected, atol=1e-6)
+        assert batch.advantage is not None
+        assert np.allclose(sorted(batch.advantage), expected, atol=1e-6)
+        flight = run.flight.at(step)
+        assert flight.whole_groups
+        assert flight.first_pass
+        # loss_type dapo: every token weighs one over all tokens of the step
+        for part, loss in zip(flight.microbatches, losses[2 * (step - 1) :], strict=False):
+            assert part.denominator == pytest.approx(n_trained, rel=1e-4)
+            assert part.loss == pytest.approx(loss, abs=1e-6)
+        assert own[step]["loss"] == pytest.approx(sum(losses[2 * (step - 1) : 2 * step]), abs=1e-6)
+        again, old = (capture.numbers(name) for name in ("logp_recheck", "logp_old"))
+        assert again is not None
+        assert old is not None
+        assert np.nanmax(np.abs(again - old)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("config", "counts", "divided"),
+    [
+        ({"loss_type": "grpo"}, "rows", 16.0),
+        ({"loss_type": "dr_grpo"}, "tokens", 16.0 * 12),
+        ({"loss_type": "dapo", "beta": 0.0}, "tokens", None),
+        ({"loss_type": "dapo", "num_iterations": 2}, "tokens", None),
+    ],
+)
+def test_the_denominator_is_measured(
+    make_trainer: MakeTrainer,
+    tmp_path: Path,
+    config: dict[str, Any],
+    counts: str,
+    divided: float | None,
+) -> None:
+    trainer = make_trainer(**config, max_steps=4)
+    attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    for step in (1, 2, 4):
+        folder = tmp_path / "record" / "steps" / f"{step:08d}"
+        ledger = rows_in(folder / "microbatches.jsonl")
+        expected = divided or float(sum(row["n_tokens"] for row in ledger))
+        for row in ledger:
+            assert row["denominator_counts"] == counts
+            assert row["denominator"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_what_breaks_in_recording_stays_there(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firstbad_recorder.trl.attach import _Attachment
+
+    def broken(*args: Any, **more: Any) -> Any:
+        raise RuntimeError("recording is broken")
+
+    names = ("generated", "begin_micro", "passed", "end_micro", "clipped", "logged", "begin")
+    for name in (*names, "before_update", "after_update", "compare_engine", "end_step"):
+        monkeypatch.setattr(_Attachment, name, broken)
+    trainer = make_trainer(max_steps=2)
+    recorder = attach(trainer, tmp_path / "record")
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert recorder.dropped > 0
+    said = json.loads((tmp_path / "record" / "run.json").read_text())
+    assert any("recording is broken" in reason for reason in said["dropped_by_reason"])
+
+
+def test_an_exception_keeps_the_last_steps(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    calls = []
+
+    def failing(completions: list[Any], **_: Any) -> list[float]:
+        calls.append(1)
+        if len(calls) > 3:
+            raise TimeoutError("verifier did not answer")
+        return [float(i % 2) for i in range(len(completions))]
+
+    failing.__name__ = "verifier"
+    trainer = make_trainer(rewards=[failing])
+    attach(trainer, tmp_path / "record")
+    with pytest.raises(TimeoutError):
+        trainer.train()
+    events = rows_in(tmp_path / "record" / "events.jsonl")
+    assert events[-1]["kind"] == "error"
+    assert "verifier did not answer" in events[-1]["text"]
+    assert sorted(p.name for p in (tmp_path / "record" / "steps").iterdir()) == [
+        "00000001",
+        "00000002",
+        "00000003",
+    ]
+
+
+def test_no_secret_and_what_the_run_depends_on(
+    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "hidden-one")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    trainer = make_trainer(hub_token="hidden-two", max_steps=1)
+    attach(trainer, tmp_path / "record")
+    trainer.train()
+    text = (tmp_path / "record" / "run.json").read_text()
+    assert "hidden" not in text
+    said = json.loads(text)
+    assert said["environment"]["NCCL_DEBUG"] == "WARN"
+    assert {"torch", "trl", "transformers"} <= said["versions"].keys()
+    assert said["config"]["num_generations"] == 4
+    assert said["device"] == "cpu"
+
+
+def test_warnings_of_a_verifier_are_events(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+    log = logging.getLogger("verifier.client")
+
+    def verifier(completions: list[Any], trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 1:
+            log.warning("deadline exceeded (%d items), fallback score 0.0", len(completions))
+        log.info("scored")
+        return [float(i % 2) for i in range(len(completions))]
+
+    trainer = make_trainer(rewards=[verifier], max_steps=3)
+    attach(trainer, tmp_path / "record")
+    trainer.train()
+    events = rows_in(tmp_path / "record" / "events.jsonl")
+    assert [(e["kind"], e["step"], e["text"]) for e in events] == [
+        ("warning", 2, "scoring with verifier: deadline exceeded (16 items), fallback score 0.0")
+    ]
+
+
+def test_a_preflight_passes_leaves_all_as_it_was_and_its_certificate_fits_the_record(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    import torch
+
+    weights = []
+    for checked in (False, True):
+        trainer = make_trainer(max_steps=3)
+        torch.manual_seed(3)
+        if checked:
+            found = preflight(trainer, tmp_path / "record")
+            assert found.failed == []
+            assert {c.name for c in found.checks if c.outcome == "pass"} >= {
+                "loss_numerics",
+                "loss_definition",
+                "mask_construction",
+                "accumulation",
+                "trainer_repeatability",
+            }
+            assert found.loss is not None
+            assert "dapo" in found.loss["loss_types"]
+            attach(trainer, tmp_path / "record")
+        trainer.train()
+        weights.append({n: p.detach().clone() for n, p in trainer.model.named_parameters()})
+    assert all(torch.equal(weights[0][n], weights[1][n]) for n in weights[0])
+    certificate = open_run(f"rec:{tmp_path / 'record'}").flight.certificate
+    assert certificate is not None
+    assert certificate.differs == ()
+    assert certificate.outcome("accumulation") is True
+
+
+class TwiceAccumulated(LoggedGRPOTrainer):
+    """The loss is not divided by the accumulation steps."""
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        return super()._loss_of(model, inputs) * self.current_gradient_accumulation_steps
+
+
+def test_a_preflight_names_the_factor_of_the_accumulation(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    found = preflight(make_trainer(TwiceAccumulated), tmp_path / "record")
+    assert found.failed == ["accumulation"]
+    assert "norm ratio 2" in found.report()
+
+
+class ClampedAfterExp(LoggedGRPOTrainer):
+    """A term exp of a whole row in half precision, which is limited after the exp."""
+
+    live: Any = None
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self.live = scored[0] if kwargs.get("compute_entropy") else self.live
+        return scored
+
+    def _loss_of(self, model: Any, inputs: dict[str, Any]) -> Any:
+        surprise = -(self.live_after(model, inputs) * inputs["completion_mask"]).sum(1)
+        return self.loss + surprise.half().exp().clamp(max=1.0).float().mean()
+
+    def live_after(self, model: Any, inputs: dict[str, Any]) -> Any:
+        self.loss = super()._loss_of(model, inputs)
+        return self.live
+
+
+def test_a_gradient_that_is_not_finite_names_the_operation_and_its_line(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(ClampedAfterExp, max_steps=1)
+    attach(trainer, tmp_path / "record")
+    trainer.train()
+    told = [e["text"] for e in rows_in(tmp_path / "record" / "events.jsonl")]
+    assert any("`exp` in the forward pass" in t and "test_attach.py:" in t for t in told), told
+    kept = open_run(f"rec:{tmp_path / 'record'}").flight.at(1)
+    assert [t.dtype for t in kept.trail if t.place == "exp" and t.n_nonfinite] == ["float16"]
+
+
+def test_a_captured_step_is_explained_by_the_checkpoint_before_it(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    pytest.importorskip("jinja2")
+    from firstbad.agent.replay import nothing_fits, replay
+
+    trainer = make_trainer(
+        max_steps=4, save_strategy="steps", save_steps=2, learning_rate=1e-2, warmup_steps=0
+    )
+    attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    step = str(tmp_path / "record" / "steps" / "00000003")
+    own, later = (
+        replay(step, str(tmp_path / "out" / f"checkpoint-{n}"), step=None, rows=4) for n in (2, 4)
+    )
+    assert {"logp_new", "logp_old"} <= set(own["fits"])
+    assert not nothing_fits(own)
+    assert own["finite"]
+    assert nothing_fits(later)
