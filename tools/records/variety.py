@@ -70,17 +70,20 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         raise NoData("no rollouts with their prompts")
     seen: set[str] = set()
     last: set[str] = set()
+    drawn: set[str] = set()  # together with the batch at hand
     duplicate, adjacent, repeated, groups = [], [], [], []
-    for batch in batches:
+    for before, batch in zip([None, *batches], batches, strict=False):
         _, first = np.unique(batch.group, return_index=True)
         prompts = [batch.prompts[int(i)] for i in first]
         distinct = set(prompts)
         groups.append(len(prompts))
         duplicate.append(1 - len(distinct) / len(prompts))
+        if before is None or not _parts_of_one(run, before, batch):
+            last, drawn = drawn, set()
         adjacent.append(len(distinct & last) / len(distinct))
-        repeated.append(len(distinct & seen) / len(distinct))
+        repeated.append(len(distinct & (seen - drawn)) / len(distinct))
         seen |= distinct
-        last = distinct
+        drawn |= distinct
     chance = float(np.mean(groups)) / len(seen)
     doubled, stayed = np.array(duplicate), np.array(adjacent)
     steps = [b.step for b in batches]
@@ -128,6 +131,16 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         tables=(table,) if shown else (),
         signal="repeated prompts",
     )
+
+
+def _parts_of_one(run: Run, before: RolloutBatch, batch: RolloutBatch) -> bool:
+    """Whether two steps train parts of the same groups, which were sampled at once."""
+    size = run.config.number("num_generations") or 0
+    versions = [b.policy_version for b in (before, batch)]
+    if any(v is None or len(set(v.tolist())) != 1 for v in versions):
+        return False
+    partial = all(np.bincount(b.group).max() < size for b in (before, batch))
+    return partial and versions[0][0] == versions[1][0]  # type: ignore[index]
 
 
 def _groups_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:

@@ -220,3 +220,27 @@ def test_order_of_groups_step_numbers_and_wording_do_not_matter(
     assert before["first_bad_step"] == 11
     moved = changed.rebatch(run_of(word), lambda b: changed.reorder_groups(b, order))
     assert measure(TOOL, changed.shift_steps(moved, by)) == changed.dates_moved(before, by)
+
+
+@pytest.mark.parametrize(
+    ("versions", "size", "adjacent"),
+    [
+        ((0, 0, 2, 2), 4, 0.0),  # two updates on the halves of each group
+        ((0, 1, 2, 3), 4, 0.5),  # sampled anew: the same prompts come again
+        ((0, 0, 2, 2), 2, 0.5),  # whole groups: sampled twice by the same weights
+        ((0, 0, 0, 0), 4, 0.0),
+    ],
+)
+def test_parts_of_one_generation_are_not_drawn_again(
+    make_run: MakeRun,
+    batch: MakeBatch,
+    measure: Measure,
+    versions: tuple[int, ...],
+    size: int,
+    adjacent: float,
+) -> None:
+    rows = draw(batch, 4, lambda s, g: f"prompt {(s - 1) // 2} {g}")
+    for one, version in zip(rows, versions, strict=True):
+        object.__setattr__(one, "policy_version", np.full(len(one), float(version)))
+    found = measure(TOOL, make_run(rollouts=rows, config={"num_generations": size}))
+    assert found["adjacent_share"] == adjacent
