@@ -295,3 +295,37 @@ def test_a_captured_step_is_explained_by_the_checkpoint_before_it(
     assert not nothing_fits(own)
     assert own["finite"]
     assert nothing_fits(later)
+
+
+@pytest.mark.parametrize(
+    ("config", "whole", "passes"),
+    [
+        ({}, True, [True, True, True, True]),
+        ({"steps_per_generation": 1}, True, [True, True, True, True]),  # two generations a step
+        ({"steps_per_generation": 4}, False, [True, True, True, True]),  # two steps a generation
+        ({"num_iterations": 2}, True, [True, False, True, False]),
+    ],
+)
+def test_rows_belong_to_their_generation(
+    make_trainer: MakeTrainer,
+    tmp_path: Path,
+    config: dict[str, Any],
+    whole: bool,
+    passes: list[bool],
+) -> None:
+    trainer = make_trainer(max_steps=4, **config)
+    recorder = attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    assert recorder.dropped == 0
+    run = open_run(f"rec:{tmp_path / 'record'}")
+    assert [run.flight.at(step).first_pass for step in (1, 2, 3, 4)] == passes
+    for step in (1, 2, 3, 4):
+        rows = rows_in(tmp_path / "record" / "steps" / f"{step:08d}" / "rollouts.jsonl")
+        assert len({row["sample"] for row in rows}) == len(rows) == 16
+        kept, capture = run.flight.at(step), run.captures.at(step)
+        assert kept.whole_groups is whole
+        assert sorted(kept.stages.trained) == sorted(row["sample"] for row in rows)
+        # the tokens of a row are those of its text
+        made = [int(n) for n in np.asarray(capture.arrays["completion_mask"]).sum(axis=1)]
+        assert made == [row["n_tokens"] for row in rows]
+        assert np.allclose(capture.arrays["advantage"], [row["advantage"] for row in rows])

@@ -93,7 +93,7 @@ class _Attachment:
         self.check_rows = check_rows
         self.rank = int(trainer.accelerator.process_index)
         self.scored = rows.Scored()
-        self.generation = rows.Generation([])
+        self.generation = rows.Generation(0, [])
         self.micro: Micro | None = None
         self.step = step.Step()
         self.moves: weights.Moves | None = None
@@ -104,8 +104,6 @@ class _Attachment:
         """Squared norms of the gradients that arrive, of the micro-batch at hand."""
         self.listening: list[Any] = []
         """Hooks that are there in the steps that are looked at more closely."""
-        self.used = 0
-        """Rows of the generation batch that updates were made on, each time counted."""
         self.began = time.monotonic()
         self._wrap()
 
@@ -256,8 +254,9 @@ class _Attachment:
 
         for text in self.scored.warnings:
             self.recorder.event("warning", int(self.trainer.state.global_step) + 1, text)
-        found = rows.rows_of(self.trainer, inputs, output, self.scored)
-        self.generation, self.used = rows.Generation(found), 0
+        number = self._next_number()
+        found = rows.rows_of(self.trainer, number, inputs, output, self.scored)
+        self.generation = rows.Generation(number, found)
         device = output["completion_ids"].device
         output[rows.ROW] = torch.arange(len(found), device=device)
         output[rows.SOURCE] = rows.sources(self.trainer, output, self.scored)
@@ -268,7 +267,8 @@ class _Attachment:
         if numbers is None:
             self.recorder.lost(LookupError("rows of a micro-batch lost their numbers"))
             return None
-        micro = Micro(dict(inputs), numbers.tolist(), self.uses, len(self.step.micros))
+        made = self.generation
+        micro = Micro(dict(inputs), made, numbers.tolist(), made.uses, len(self.step.micros))
         if self._due():
             self.listen()
             micro.squares = self.heard = []
@@ -357,10 +357,9 @@ class _Attachment:
         if new:
             self.recorder.scalars(int(self.trainer.state.global_step), new)
 
-    @property
-    def uses(self) -> int:
-        """How often all rows of the generation batch were used before this step."""
-        return self.used // max(1, len(self.generation.rows))
+    def _next_number(self) -> int:
+        """Number of a generation batch: it begins with that of the step, also after a resume."""
+        return max(self.generation.number + 1, int(self.trainer.state.global_step) + 1)
 
     def end_step(self, number: int) -> None:
         """Write the step that has just been made."""
@@ -376,21 +375,24 @@ class _Attachment:
         )
         own = step.Settings(low, high, beta, self.trainer.loss_type in ("grpo", "sapo"))
         masks = [trained(m, low, high) for m in seen.micros]
-        used = [i for m in seen.micros for i in m.rows]
+        used = [(m.generation.number, i) for m in seen.micros for i in m.rows]
         order = sorted(range(len(used)), key=lambda k: used[k])
-        lines = [self.generation.rows[used[k]] for k in order]
+        trained_lines = [line for m in seen.micros for line in m.lines]
+        lines = [trained_lines[k] for k in order]
         scalars = step.numbers_of(seen.micros, masks, own, lines)
         scalars["step_time"] = seconds
         if seen.norms:
             scalars["grad_norm"] = seen.norms[-1]["before_clip"]
         scalars["learning_rate"], self.rate = self.rate, None
         self.recorder.scalars(number, scalars)
-        names = [str(row["sample"]) for row in self.generation.rows]
+        made = {m.generation.number: m.generation for m in seen.micros}
+        names = [str(row["sample"]) for one in made.values() for row in one.rows]
+        first_pass = all(m.update == 0 for m in seen.micros)
         self.recorder.hold(
             number,
             rollouts=lines,
             tokens=_ordered(step.tokens_of(seen.micros, masks), order),
-            microbatches=step.ledger_of(seen.micros, masks, own, self.generation, self.rank),
+            microbatches=step.ledger_of(seen.micros, masks, own, self.rank),
             numerics={
                 "trail": [*step.trail_of(seen.micros, masks), *seen.trail],
                 "norms": seen.norms,
@@ -399,16 +401,17 @@ class _Attachment:
             whole_groups=_whole(lines, int(self.trainer.num_generations)),
             in_order=True,
             filters="none",
-            first_pass=self.uses == 0,
+            first_pass=first_pass,
             policy_version=number - 1,
             seeds={"seed": self.trainer.args.seed},
             stages={
                 "generated": names,
                 "scored": names,
-                "trained": [names[i] for i in used],
+                "trained": [str(line["sample"]) for line in trained_lines],
             },
         )
-        self.used += len(used)
+        for micro in seen.micros:
+            micro.generation.used += len(micro.rows)
 
 
 def _told(first: dict[str, Any]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstbad_recorder.trl.rows import Generation
+
 _ALIKE = 1e-4
 """Difference of two relative spreads from which the smaller one counts."""
 _FEWEST = 1e-6
@@ -37,6 +39,7 @@ class Micro:
     """One micro-batch of this process."""
 
     inputs: dict[str, Any]
+    generation: Generation
     rows: list[int]
     """Numbers of its rows in the generation batch."""
     update: int
@@ -61,6 +64,11 @@ class Micro:
     def take_factor(self, gradient: Any) -> None:
         """Keep what the loss was multiplied with, as a hook of the backward pass."""
         self.factor = gradient.detach()
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        """Its lines of rollouts.jsonl."""
+        return [self.generation.rows[i] for i in self.rows]
 
     @property
     def mask(self) -> Any:

@@ -37,18 +37,26 @@ class Scored:
 class Generation:
     """Rows of one generation batch of this process, in the order of generation."""
 
+    number: int
     rows: list[dict[str, object]]
     """Lines of rollouts.jsonl."""
+    used: int = 0
+    """Rows that updates were made on, each time counted."""
 
-    def names(self, numbers: Sequence[int]) -> list[str]:
-        """Names of rows."""
-        return [str(self.rows[i]["sample"]) for i in numbers]
+    @property
+    def uses(self) -> int:
+        """How often all of its rows were used so far."""
+        return self.used // max(1, len(self.rows))
 
 
 def rows_of(
-    trainer: Any, inputs: Sequence[dict[str, Any]], output: dict[str, Any], scored: Scored
+    trainer: Any,
+    number: int,
+    inputs: Sequence[dict[str, Any]],
+    output: dict[str, Any],
+    scored: Scored,
 ) -> list[dict[str, object]]:
-    """Lines of rollouts.jsonl of one generation batch."""
+    """Lines of rollouts.jsonl of the generation batch of that number."""
     rank = int(trainer.accelerator.process_index)
     version = int(trainer.state.global_step)
     n = len(scored.prompts)
@@ -68,8 +76,8 @@ def rows_of(
         totals = [w * v for w, v in zip(weights, own[i]) if v == v]
         group = (rank * n + i) // size
         found.append({
-            "sample": f"{version + 1}-{rank}-{i}",
-            "group": f"{version + 1}-{group}",
+            "sample": f"{number}-{rank}-{i}",
+            "group": f"{number}-{group}",
             "prompt": prompt,
             "completion": completion,
             "finish": "stop" if len(ids) and int(ids[-1]) in ends else "length",

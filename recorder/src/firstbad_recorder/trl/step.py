@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firstbad_recorder.trl.micro import Micro, denominator, slope
-from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE, Generation
+from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE
 
 DUE = 1e-3
 """Absolute slope of a token's loss from which a gradient of exactly 0 is none."""
@@ -122,7 +122,6 @@ def ledger_of(
     micros: Sequence[Micro],
     masks: Sequence[Any],
     settings: Settings,
-    generation: Generation,
     rank: int,
 ) -> list[dict[str, object]]:
     """Lines of microbatches.jsonl: denominators and losses as they were measured."""
@@ -140,7 +139,7 @@ def ledger_of(
             "epoch": micro.update,
             "rank": rank,
             "microbatch": micro.number,
-            "samples": generation.names(micro.rows),
+            "samples": [str(line["sample"]) for line in micro.lines],
             "n_samples": len(micro.rows),
             "n_tokens": int(mask.sum()),
             # Nothing flows back although its tokens have an advantage: it counts 0 times, whatever
