@@ -90,6 +90,12 @@ class Micro:
         )
 
     @property
+    def advantage(self) -> Any:
+        """(R, 1) or (R, W)"""
+        found = self.inputs["advantages"].float()
+        return found.unsqueeze(1) if found.dim() == 1 else self.wide(found)
+
+    @property
     def old(self) -> Any:
         """(R, W) log-probs that ratios are taken against."""
         assert self.passed is not None
@@ -127,6 +133,12 @@ def trained(micro: Micro, epsilon_low: float, epsilon_high: float) -> Any:
     return torch.where(moved, told, stated)
 
 
+def cut_by_advantage(micro: Micro, ratio: Any, epsilon_low: float, epsilon_high: float) -> Any:
+    """(R, W) bool: ratios that are clipped in the direction of the advantage."""
+    up, down = micro.advantage > 0, micro.advantage < 0
+    return ((ratio > 1 + epsilon_high) & up) | ((ratio < 1 - epsilon_low) & down)
+
+
 def slope(micro: Micro, epsilon_low: float, epsilon_high: float, beta: float) -> Any:
     """(R, W) derivative of a token's own clipped loss by its log-prob; NaN where it isn't plain.
 
@@ -139,12 +151,8 @@ def slope(micro: Micro, epsilon_low: float, epsilon_high: float, beta: float) ->
     assert passed is not None
     new = passed.logp.float()
     ratio = torch.exp(new - micro.old.float())
-    advantage = micro.inputs["advantages"].float()
-    advantage = advantage.unsqueeze(1) if advantage.dim() == 1 else micro.wide(advantage)
-    cut = ((ratio > 1 + epsilon_high) & (advantage > 0)) | (
-        (ratio < 1 - epsilon_low) & (advantage < 0)
-    )
-    found = torch.where(cut, torch.zeros_like(ratio), -advantage * ratio)
+    cut = cut_by_advantage(micro, ratio, epsilon_low, epsilon_high)
+    found = torch.where(cut, torch.zeros_like(ratio), -micro.advantage * ratio)
     engine = micro.inputs.get("importance_sampling_ratio")
     if engine is not None:
         found = found * micro.wide(engine.float().expand(new.shape[0], -1), 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstbad_recorder.trl.micro import Micro, denominator, slope
+from firstbad_recorder.trl.micro import Micro, cut_by_advantage, denominator, slope
 from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE
 
 DUE = 1e-3
@@ -69,11 +69,11 @@ def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
             if name.startswith("logp") or "entropy" in name:
                 values = values.float().masked_fill(~made, float("nan"))
             parts.setdefault(name, []).append(values.reshape(-1))
-        advantage = micro.inputs["advantages"].float()
-        if advantage.dim() == 1:
-            advantage = advantage.unsqueeze(1).expand(rows, width)
+        advantage = micro.advantage
+        if advantage.shape[1] == 1:
+            advantage = advantage.expand(rows, width)
         else:
-            advantage = _placed(micro.wide(advantage), width, 0.0)
+            advantage = _placed(advantage, width, 0.0)
         parts.setdefault("advantage", []).append(advantage.reshape(-1))
     n = offsets[-1]
     found: dict[str, Any] = {"offsets": offsets}
@@ -227,11 +227,7 @@ def numbers_of(
         assert passed is not None
         new = passed.logp.float()
         ratio = torch.exp(new - micro.old.float())
-        advantage = micro.inputs["advantages"].float()
-        advantage = advantage.unsqueeze(1) if advantage.dim() == 1 else micro.wide(advantage)
-        cut = ((ratio > 1 + settings.epsilon_high) & (advantage > 0)) | (
-            (ratio < 1 - settings.epsilon_low) & (advantage < 0)
-        )
+        cut = cut_by_advantage(micro, ratio, settings.epsilon_low, settings.epsilon_high)
         zero = torch.zeros_like(new)
         entropy = zero if passed.entropy is None else passed.entropy.float()
         reference = micro.inputs.get("ref_per_token_logps")
