@@ -91,7 +91,7 @@ class Micro:
 
     @property
     def advantage(self) -> Any:
-        """(R, 1) or (R, W)"""
+        """(R, 1), or (R, W) where tokens have their own."""
         found = self.inputs["advantages"].float()
         return found.unsqueeze(1) if found.dim() == 1 else self.wide(found)
 
