@@ -123,6 +123,20 @@ class Trail:
 
 
 @dataclass(frozen=True)
+class NonFinite:
+    """The operation that left the finite numbers in a watched pass."""
+
+    operation: str | None = None
+    phase: Literal["forward", "backward"] | None = None
+    module: str | None = None
+    where: str | None = None
+    """File and line."""
+    dtype: str | None = None
+    largest: float | None = None
+    """Largest finite absolute value of its operands."""
+
+
+@dataclass(frozen=True)
 class Clamp:
     """One limit, by its place in the computation."""
 
@@ -200,6 +214,7 @@ class FlightStep:
     trail: tuple[Trail, ...] = ()
     """Of the rank with most tensors that are not finite, or else of the lowest one."""
     trail_rank: int = 0
+    first_nonfinite: NonFinite = NonFinite()
     clamps: tuple[Clamp, ...] = ()
     norms: tuple[Norms, ...] = ()
     parameters: tuple[ParameterGroup, ...] = ()

@@ -274,6 +274,8 @@ def test_a_gradient_that_is_not_finite_names_the_operation_and_its_line(
     assert any("`exp` in the forward pass" in t and "test_attach.py:" in t for t in told), told
     kept = open_run(f"rec:{tmp_path / 'record'}").flight.at(1)
     assert [t.dtype for t in kept.trail if t.place == "exp" and t.n_nonfinite] == ["float16"]
+    assert kept.first_nonfinite.operation == "exp"
+    assert "test_attach.py:" in (kept.first_nonfinite.where or "")
 
 
 def test_a_captured_step_is_explained_by_the_checkpoint_before_it(

@@ -147,6 +147,22 @@ def read_trail(run: Run) -> Measured[TrailFigures]:
         tables=(table,) if first else (),
         window=(steps[0].step, steps[-1].step),
         signal=f"finiteness of {culprit.name}" if culprit else "",
+        quote=_watched(first),
+    )
+
+
+def _watched(step: FlightStep | None) -> str:
+    """Which operation it was, where the recorder went through the step once more."""
+    found = None if step is None else step.first_nonfinite
+    if found is None or not found.operation:
+        return ""
+    where = ", ".join(part for part in (found.module, found.where) if part)
+    place = f" ({where[-200:]})" if where else ""
+    of = f" of values up to {number(found.largest)}" if found.largest is not None else ""
+    dtype = f" in {found.dtype}" if found.dtype else ""
+    return (
+        f"Watched, the first operation whose result is not finite is `{found.operation[:60]}`{of}"
+        f"{dtype}, in the {found.phase or 'same'} pass{place}."
     )
 
 

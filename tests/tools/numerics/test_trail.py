@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from firstbad.tools.evidence import Evidence
-from firstbad.tools.flight import Flight, FlightStep, Microbatch, Trail
+from firstbad.tools.flight import Flight, FlightStep, Microbatch, NonFinite, Trail
+from firstbad.tools.registry import run_tool
 from firstbad.tools.run import RolloutBatch, Run
 from synthetic.recorded import sound_step, trail
 
@@ -225,3 +226,15 @@ def test_groups_whose_advantages_are_not_finite(
     found = measure(TOOL, run)
     assert found["spoiled_groups"] == n
     assert (found["spoiled_flat_share"], found["spoiled_score_share"]) == (flat, badly)
+
+
+def test_the_operation_of_a_watched_pass_is_quoted(make_run: MakeRun) -> None:
+    first = NonFinite("exp", "forward", "", "loss.py:125", "float16", 12.57)
+    steps = [sound_step(1), sound_step(2), replace(broken(3, grad=4), first_nonfinite=first)]
+    found = run_tool(TOOL, run_of(make_run, steps), {}, evidence_id="E1")
+    assert found.quote == (
+        "Watched, the first operation whose result is not finite is `exp` of values up to 12.57 "
+        "in float16, in the forward pass (loss.py:125)."
+    )
+    plain = run_tool(TOOL, run_of(make_run, [*steps[:2], broken(3, grad=4)]), {}, evidence_id="E1")
+    assert plain.quote == ""

@@ -335,6 +335,7 @@ class _Attachment:
                 found = replay(model, again)
                 if first := found.get("first"):
                     self.step.trail = found["trail"]
+                    self.step.first_nonfinite = _facts(first)
                     number = int(self.trainer.state.global_step) + 1
                     self.recorder.event("warning", number, _told(first))
                     return
@@ -397,6 +398,7 @@ class _Attachment:
                 "trail": [*step.trail_of(seen.micros, masks), *seen.trail],
                 "norms": seen.norms,
                 "parameters": seen.parameters,
+                **({"first_nonfinite": seen.first_nonfinite} if seen.first_nonfinite else {}),
             },
             whole_groups=_whole(lines, int(self.trainer.num_generations)),
             in_order=True,
@@ -412,6 +414,16 @@ class _Attachment:
         )
         for micro in seen.micros:
             micro.generation.used += len(micro.rows)
+
+
+def _facts(first: dict[str, Any]) -> dict[str, object]:
+    """`first_nonfinite` of numerics.json."""
+    operands = [o["largest"] for o in first["operands"] if o["largest"] is not None]
+    return {
+        **{name: first[name] for name in ("operation", "phase", "module", "where")},
+        "dtype": first["result"]["dtype"],
+        "largest": max(operands, default=None),
+    }
 
 
 def _told(first: dict[str, Any]) -> str:

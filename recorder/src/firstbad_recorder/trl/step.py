@@ -22,6 +22,7 @@ class Step:
     parameters: list[dict[str, object]] = field(default_factory=list)
     trail: list[dict[str, object]] = field(default_factory=list)
     """Of a watched pass, where the gradient was not finite."""
+    first_nonfinite: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass
