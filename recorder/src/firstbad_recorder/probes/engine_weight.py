@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from firstbad_recorder.probes.edge import edge
 from firstbad_recorder.probes.loss_input import Bench, Row, near
 
 GRID = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -57,21 +58,8 @@ def _limit(bench: Bench, way: float, power: float) -> float | None:
         rounding = max(1e-4, bench.eps) * (2 + distance)
         return near(_weight(bench, away), math.exp(power * away), rounding)
 
-    inside, outside = 0.0, None
-    for distance in GRID:
-        if not follows(distance):
-            outside = distance
-            break
-        inside = distance
-    if outside is None:
-        return None
-    while outside - inside > 1e-5:
-        middle = (inside + outside) / 2
-        if follows(middle):
-            inside = middle
-        else:
-            outside = middle
-    return math.exp(way * power * inside)
+    found = edge(follows, GRID)
+    return None if found is None else math.exp(way * power * found[0])
 
 
 def _level(bench: Bench, power: float) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from firstbad_recorder.probes.edge import edge
 from firstbad_recorder.probes.loss_input import Bench, Row, near
 
 GRID = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -106,20 +107,10 @@ def _curve(bench: Bench, sign: float) -> Curve:
 
 def _bound(bench: Bench, sign: float, way: float) -> float | None:
     """Ratio from which on the gradient is cut hard on this side, to 1e-5; None where it is not."""
-    inside, outside = 0.0, None
-    for distance in (*GRID, *FAR):
-        if _is_cut(bench, sign, way * distance):
-            outside = distance
-            break
-        inside = distance
-    if outside is None:
+    found = edge(lambda distance: not _is_cut(bench, sign, way * distance), (*GRID, *FAR))
+    if found is None:
         return None
-    while outside - inside > 1e-5:
-        middle = (inside + outside) / 2
-        if _is_cut(bench, sign, way * middle):
-            outside = middle
-        else:
-            inside = middle
+    inside, outside = found
     before = way * max(outside - HARD, 0.0)
     stands = abs(_relative(bench, sign, [before])[0]) / math.exp(before) > 0.05
     return math.exp(way * (inside + outside) / 2) if stands else None
