@@ -114,7 +114,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         right, name="two", led_by="id.rows", leads=False, step_error=None, others=("id.rows",)
     )
     by_name = {"one": right, "two": wrong}
-    monkeypatch.setattr(score, "score_run", lambda folder, *_: by_name[folder.name])
+    monkeypatch.setattr(score, "score_run", lambda folder, *_, **__: by_name[folder.name])
     return tmp_path
 
 

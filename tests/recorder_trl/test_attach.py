@@ -331,3 +331,36 @@ def test_rows_belong_to_their_generation(
         made = [int(n) for n in np.asarray(capture.arrays["completion_mask"]).sum(axis=1)]
         assert made == [row["n_tokens"] for row in rows]
         assert np.allclose(capture.arrays["advantage"], [row["advantage"] for row in rows])
+
+
+def test_rows_without_an_advantage_keep_their_mask_under_a_kl_term(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    def equal(completions: list[Any], **_: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    # The policy is the reference at step 1: no token of any row has a gradient, or one by rounding.
+    trainer = make_trainer(rewards=[equal], beta=0.5, max_steps=3, learning_rate=1e-2)
+    attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    run = open_run(f"rec:{tmp_path / 'record'}")
+    for step in (1, 2, 3):
+        capture = run.captures.at(step)
+        trained, completion = capture.mask("loss_mask"), capture.mask("completion_mask")
+        assert trained is not None
+        assert completion is not None
+        assert np.array_equal(trained, completion)
+
+
+def test_a_preflight_beside_an_attached_recorder_leaves_the_record_alone(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(max_steps=2)
+    recorder = attach(trainer, tmp_path / "record", baseline_every=1)
+    assert attach(trainer, tmp_path / "record") is recorder
+    assert preflight(trainer, tmp_path / "record").failed == []
+    trainer.train()
+    assert recorder.dropped == 0
+    ledger = rows_in(tmp_path / "record" / "steps" / "00000001" / "microbatches.jsonl")
+    assert [row["microbatch"] for row in ledger] == [0, 1]
+    assert len(rows_in(tmp_path / "record" / "metrics.jsonl")) <= 2 * 2 + 1

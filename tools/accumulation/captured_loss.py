@@ -190,6 +190,8 @@ def _terms(
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # at masked places, which are left out
             kl = beta * (np.exp(ref - new) - (ref - new) - 1)
+            if loss_type.corrects_kl and old is not None:
+                kl = kl * np.exp(new - old)
     with np.errstate(over="ignore", invalid="ignore"):
         policy, plain = loss_type.terms(new, new if old is None else old, advantage, mask)
     found = [loss_type.sum_of_rows(t, mask) for t in (policy, plain, kl)]

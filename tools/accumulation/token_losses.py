@@ -34,6 +34,8 @@ class TokenLoss:
     """The ratio is that of the sequence: exp of the mean log-ratio over its tokens."""
     shape: dict[str, float]
     """Temperatures of SAPO, exponents of VESPO."""
+    corrects_kl: bool = False
+    """The KL term is multiplied with the ratio (TRL's `use_bias_correction_kl`)."""
 
     @classmethod
     def of(cls, run: Run) -> TokenLoss:
@@ -60,6 +62,7 @@ class TokenLoss:
             config.number("delta") or np.inf,
             config.text("importance_sampling_level") == "sequence",
             {name: config.number(name) or value for name, value in usual.items()},
+            config.flag("use_bias_correction_kl") is True,
         )
 
     def terms(

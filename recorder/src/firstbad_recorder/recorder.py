@@ -127,6 +127,11 @@ class Recorder:
         """Lines, events, steps and values that could not be written by this object."""
         return self._folder.dropped
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is recorded any more."""
+        return self._folder.closed
+
     @_silent
     def _start(self) -> None:
         self._begin()

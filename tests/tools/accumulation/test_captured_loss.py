@@ -130,3 +130,20 @@ def test_a_ledger_without_captured_tokens(tmp_path: Path, missing: Callable[...,
     for tokens in folder.glob("steps/*/tokens.safetensors"):
         tokens.unlink()
     assert "six micro-batches" in missing(TOOL, open_run(str(folder)))
+
+
+class CorrectedKl(TwicePerBatch):
+    """The KL term is multiplied with the ratio, as the settings say."""
+
+    def token_terms(self, batch: Any, new: Any) -> Any:
+        ratio, objective, kl, value, slope = super().token_terms(batch, new)
+        return ratio, objective, kl, value + self.s.beta * kl * (ratio - 1), slope
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_kl_term_times_the_ratio(tmp_path: Path, measure: Measure, stated: bool) -> None:
+    class Stated(CorrectedKl):
+        def config(self) -> dict[str, object]:
+            return super().config() | {"use_bias_correction_kl": stated}
+
+    assert (measure(TOOL, written(tmp_path, Stated))["error_share"] < 1e-6) is stated

@@ -30,7 +30,7 @@ WANTED = (
     "num_tokens", "trained_tokens_mean",
     "advantage_abs_mean", "epoch", "entropy_coef", "tool_call_rate", "tool_failure_rate",
     "value_loss", "value_mean", "value_explained_variance", "return_mean", "return_max",
-    "return_min", "ess_ratio",
+    "return_min", "ess_ratio", "surprise_mean",
 )  # fmt: skip
 
 

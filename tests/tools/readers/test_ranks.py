@@ -58,7 +58,8 @@ def train(folder: Path, ranks: int = 2) -> Path:
     """Rank 1 sees a loss that is not finite at step 3."""
     around = {"WORLD_SIZE": str(ranks)}
     recorders = [
-        Recorder(folder, rank=rank, baseline_every=0, environment=around) for rank in range(ranks)
+        Recorder(folder, rank=rank, baseline_every=0, process_ends=False, environment=around)
+        for rank in range(ranks)
     ]
     for step in range(1, 6):
         for rank, recorder in enumerate(recorders):
@@ -191,7 +192,9 @@ def test_a_record_below_the_folder_of_the_run_has_its_ranks_too(tmp_path: Path) 
 
 
 def test_steps_in_the_ring_are_read_as_kept_ones(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "record", baseline_every=0)  # never closed: it was killed
+    recorder = Recorder(
+        tmp_path / "record", baseline_every=0, process_ends=False
+    )  # never closed: it was killed
     for step in range(1, 5):
         recorder.scalars(step, loss=0.1)
         hold(recorder, 0, step)

@@ -16,8 +16,8 @@ from firstbad_recorder.probes.trail import replay
 from firstbad_recorder.recorder import Recorder
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl import passes, rows, step, weights
-from firstbad_recorder.trl.micro import Micro, Pass, trained
-from firstbad_recorder.trl.preflight import as_before, loss_code
+from firstbad_recorder.trl.micro import Micro, Pass, settings_of_loss, trained
+from firstbad_recorder.trl.preflight import ATTACHED, as_before, loss_code
 from firstbad_recorder.trl.settings import settings_of
 from firstbad_recorder.trl.wrap import wrap
 
@@ -56,8 +56,12 @@ def attach(
     Returns:
         The recorder, for events, probes and `keep` of your own.
     """
+    known = trainer.__dict__.get(ATTACHED)
+    if known is not None and not known.recorder.closed:
+        return known.recorder  # type: ignore[no-any-return]
     rank = int(trainer.accelerator.process_index)
     folder = Path(trainer.args.output_dir) / "record" if path is None else Path(path)
+    folder = folder.absolute()  # the working folder may change
     made = Recorder(
         folder,
         **{
@@ -73,6 +77,7 @@ def attach(
         },
     )
     found = _Attachment(trainer, made, engine, check_rows)
+    trainer.__dict__[ATTACHED] = found
     made.keep_on_signal()
     if rank == 0:
         found.quietly(_save_tokenizer, trainer, folder)
@@ -92,11 +97,14 @@ class _Attachment:
         self.trainer, self.recorder, self.engine = trainer, recorder, engine
         self.check_rows = check_rows
         self.rank = int(trainer.accelerator.process_index)
+        self.world = int(trainer.accelerator.num_processes)
         self.scored = rows.Scored()
         self.generation = rows.Generation(0, [])
         self.micro: Micro | None = None
         self.step = step.Step()
         self.moves: weights.Moves | None = None
+        self.paused = False
+        """Whether what runs now is no training, such as a preflight."""
         self.replays = 0
         self.rate: float | None = None
         """Learning rate of the update at hand, as the optimizer has it."""
@@ -159,7 +167,7 @@ class _Attachment:
 
     def _around_generation(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generate(inputs: Any, *args: Any, **more: Any) -> Any:
-            if not self.trainer.model.training:
+            if self.paused or not self.trainer.model.training:
                 return original(inputs, *args, **more)
             self.scored = rows.Scored()
             output = original(inputs, *args, **more)
@@ -192,7 +200,7 @@ class _Attachment:
         self.loss_of = original
 
         def loss_of(model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
-            if not self.trainer.model.training:
+            if self.paused or not self.trainer.model.training:
                 return original(model, inputs, *args, **more)
             micro = self.micro = self.quietly(self.begin_micro, inputs)
             try:
@@ -354,7 +362,8 @@ class _Attachment:
 
     def logged(self, logs: dict[str, Any]) -> None:
         """TRL's own numbers, as far as the record does not have them of every step."""
-        new = {k: v for k, v in logs.items() if k not in _OWN and isinstance(v, (int, float))}
+        known = _OWN if self.world == 1 else _OWN & {"grad_norm", "learning_rate"}
+        new = {k: v for k, v in logs.items() if k not in known and isinstance(v, (int, float))}
         if new:
             self.recorder.scalars(int(self.trainer.state.global_step), new)
 
@@ -371,16 +380,14 @@ class _Attachment:
         seconds, self.began = now - self.began, now
         if not seen.micros:
             return
-        low, high, beta = (
-            float(getattr(self.trainer, name)) for name in ("epsilon_low", "epsilon_high", "beta")
-        )
-        own = step.Settings(low, high, beta, self.trainer.loss_type in ("grpo", "sapo"))
-        masks = [trained(m, low, high) for m in seen.micros]
+        own = settings_of_loss(self.trainer)
+        masks = [trained(m, own) for m in seen.micros]
         used = [(m.generation.number, i) for m in seen.micros for i in m.rows]
         order = sorted(range(len(used)), key=lambda k: used[k])
         trained_lines = [line for m in seen.micros for line in m.lines]
         lines = [trained_lines[k] for k in order]
-        scalars = step.numbers_of(seen.micros, masks, own, lines)
+        # A mean over one of several processes is none of the run: TRL's own are logged then.
+        scalars = {} if self.world > 1 else step.numbers_of(seen.micros, masks, own, lines)
         scalars["step_time"] = seconds
         if seen.norms:
             scalars["grad_norm"] = seen.norms[-1]["before_clip"]
@@ -393,7 +400,7 @@ class _Attachment:
             number,
             rollouts=lines,
             tokens=_ordered(step.tokens_of(seen.micros, masks), order),
-            microbatches=step.ledger_of(seen.micros, masks, own, self.rank),
+            microbatches=step.ledger_of(seen.micros, masks, own, self.rank, self.world),
             numerics={
                 "trail": [*step.trail_of(seen.micros, masks), *seen.trail],
                 "norms": seen.norms,

@@ -10,8 +10,45 @@ from firstbad_recorder.trl.rows import Generation
 
 _ALIKE = 1e-4
 """Difference of two relative spreads from which the smaller one counts."""
+_AT_ONE = 1e-4
+"""Distance of ratios from 1 up to which all losses have the slope of the plain one."""
+DUE = 1e-3
+"""Absolute slope of a token's loss from which a gradient of exactly 0 is none."""
 _FEWEST = 1e-6
 """Absolute slope of a token's loss from which its weight is told by its gradient."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the trainer's loss, as they are in force."""
+
+    epsilon_low: float
+    epsilon_high: float
+    beta: float
+    by_rows: bool
+    """The stated loss is a mean over rows of the mean over each one's tokens."""
+    is_plain: bool
+    """A clipped ratio of tokens; others are only known at a ratio of 1."""
+    corrects_kl: bool
+    """The KL term is multiplied with the ratio."""
+    leaves_out: bool
+    """Tokens or rows are left out of the loss by their entropy or their staleness."""
+
+
+def settings_of_loss(trainer: Any) -> Settings:
+    """Read off a trainer."""
+    plain = trainer.loss_type in ("grpo", "bnpo", "dr_grpo", "dapo")
+    delta = getattr(trainer.args, "delta", None)
+    stale = getattr(trainer, "off_policy_mask_threshold", None)
+    return Settings(
+        float(trainer.epsilon_low),
+        float(trainer.epsilon_high),
+        float(trainer.beta),
+        trainer.loss_type in ("grpo", "sapo"),
+        plain and trainer.importance_sampling_level == "token" and delta is None,
+        bool(getattr(trainer.args, "use_bias_correction_kl", False)),
+        float(getattr(trainer, "top_entropy_quantile", 1.0)) < 1.0 or stale is not None,
+    )
 
 
 @dataclass
@@ -109,11 +146,47 @@ def _places(like: Any, start: int, stop: int) -> Any:
     return torch.arange(start, stop, device=like.device)
 
 
-def trained(micro: Micro, epsilon_low: float, epsilon_high: float) -> Any:
+def cut_by_advantage(micro: Micro, ratio: Any, epsilon_low: float, epsilon_high: float) -> Any:
+    """(R, W) bool: ratios that are clipped in the direction of the advantage."""
+    up, down = micro.advantage > 0, micro.advantage < 0
+    return ((ratio > 1 + epsilon_high) & up) | ((ratio < 1 - epsilon_low) & down)
+
+
+def slope(micro: Micro, settings: Settings) -> Any:
+    """(R, W) derivative of a token's own loss by its log-prob; NaN where that is not known.
+
+    -A ratio, 0 where the ratio is clipped in the direction of the advantage, and the derivative of
+    beta k3, or of beta ratio k3 where TRL corrects it. Other losses have the same at a ratio of 1.
+    """
+    import torch
+
+    passed = micro.passed
+    assert passed is not None
+    new = passed.logp.float()
+    ratio = torch.exp(new - micro.old.float())
+    cut = cut_by_advantage(micro, ratio, settings.epsilon_low, settings.epsilon_high)
+    found = torch.where(cut, torch.zeros_like(ratio), -micro.advantage * ratio)
+    engine = micro.inputs.get("importance_sampling_ratio")
+    if engine is not None:
+        found = found * micro.wide(engine.float().expand(new.shape[0], -1), 1.0)
+    reference = micro.inputs.get("ref_per_token_logps")
+    if settings.beta and reference is not None:
+        away = micro.wide(reference.float(), float("nan")) - new
+        own = 1 - torch.exp(away)
+        if settings.corrects_kl:
+            own = ratio * (own + torch.exp(away) - away - 1)
+        found = found + settings.beta * own
+    if not settings.is_plain:
+        moved = ((ratio - 1).abs() * micro.wide(micro.mask)).amax(dim=1, keepdim=True) > _AT_ONE
+        found = torch.where(moved, torch.full_like(found, float("nan")), found)
+    return found
+
+
+def trained(micro: Micro, settings: Settings) -> Any:
     """(R, W) bool: tokens that were trained, by the gradient where it tells, else as stated.
 
-    A token has a gradient where its row has an advantage, unless its ratio is clipped; in a row
-    without one nothing tells.
+    A token without a gradient is untrained where its own slope is clearly not 0. Where the trainer
+    leaves tokens out by their entropy or their staleness, the statement counts.
     """
     import torch
 
@@ -123,44 +196,11 @@ def trained(micro: Micro, epsilon_low: float, epsilon_high: float) -> Any:
     if passed.gradient is None:
         return stated
     flows = passed.gradient != 0
-    moved = flows.any(dim=1, keepdim=True)
-    ratio = torch.exp(passed.logp.float() - micro.old.float())
-    clipped = (ratio < 1 - epsilon_low) | (ratio > 1 + epsilon_high)
-    weighted = micro.inputs.get("importance_sampling_ratio")
-    if weighted is not None:
-        clipped = clipped | (micro.wide(weighted.expand(stated.shape[0], -1)) == 0)
-    told = torch.where(clipped, stated | flows, flows)
-    return torch.where(moved, told, stated)
-
-
-def cut_by_advantage(micro: Micro, ratio: Any, epsilon_low: float, epsilon_high: float) -> Any:
-    """(R, W) bool: ratios that are clipped in the direction of the advantage."""
-    up, down = micro.advantage > 0, micro.advantage < 0
-    return ((ratio > 1 + epsilon_high) & up) | ((ratio < 1 - epsilon_low) & down)
-
-
-def slope(micro: Micro, epsilon_low: float, epsilon_high: float, beta: float) -> Any:
-    """(R, W) derivative of a token's own clipped loss by its log-prob; NaN where it isn't plain.
-
-    -A ratio, 0 where the ratio is clipped in the direction of the advantage, and
-    beta (1 - exp(logp_ref - logp)) for the k3 estimator.
-    """
-    import torch
-
-    passed = micro.passed
-    assert passed is not None
-    new = passed.logp.float()
-    ratio = torch.exp(new - micro.old.float())
-    cut = cut_by_advantage(micro, ratio, epsilon_low, epsilon_high)
-    found = torch.where(cut, torch.zeros_like(ratio), -micro.advantage * ratio)
-    engine = micro.inputs.get("importance_sampling_ratio")
-    if engine is not None:
-        found = found * micro.wide(engine.float().expand(new.shape[0], -1), 1.0)
-    reference = micro.inputs.get("ref_per_token_logps")
-    if beta and reference is not None:
-        away = micro.wide(reference.float(), float("nan")) - new
-        found = found + beta * (1 - torch.exp(away))
-    return found
+    slopes = slope(micro, settings)
+    tells = (slopes.abs() > DUE) & flows.any(dim=1, keepdim=True)
+    if settings.leaves_out:
+        tells = torch.zeros_like(tells)
+    return torch.where(tells, flows, stated | flows)
 
 
 def denominator(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[float | None, str]:

@@ -22,6 +22,8 @@ from firstbad_recorder.probes.loss_input import LossInput
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl.settings import settings_of
 
+ATTACHED = "_firstbad_attachment"
+"""Where a trainer keeps what records it."""
 FEW = 8
 """Rows that further passes and the fit are made on."""
 
@@ -119,6 +121,9 @@ def as_before(trainer: Any) -> Iterator[None]:
     set_here = not hasattr(trainer, "current_gradient_accumulation_steps")
     device = trainer.accelerator.device
     devices = [device] if device.type == "cuda" else []
+    attached = trainer.__dict__.get(ATTACHED)
+    if attached is not None:
+        attached.paused, paused = True, attached.paused
     try:
         with torch.random.fork_rng(devices=devices):
             trainer.model.train()
@@ -128,6 +133,8 @@ def as_before(trainer: Any) -> Iterator[None]:
                 )
             yield
     finally:
+        if attached is not None:
+            attached.paused = paused
         for name, value in kept.items():
             setattr(trainer, name, value)
         trainer.state.num_input_tokens_seen = seen

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstbad_recorder.trl.micro import Micro, cut_by_advantage, denominator, slope
+from firstbad_recorder.trl.micro import DUE, Micro, Settings, cut_by_advantage, denominator, slope
 from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE
-
-DUE = 1e-3
-"""Absolute slope of a token's loss from which a gradient of exactly 0 is none."""
 
 
 @dataclass
@@ -23,17 +20,6 @@ class Step:
     trail: list[dict[str, object]] = field(default_factory=list)
     """Of a watched pass, where the gradient was not finite."""
     first_nonfinite: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass
-class Settings:
-    """Of the trainer, as they are in force."""
-
-    epsilon_low: float
-    epsilon_high: float
-    beta: float
-    by_rows: bool
-    """The stated loss is a mean over rows of the mean over each one's tokens."""
 
 
 def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
@@ -124,6 +110,7 @@ def ledger_of(
     masks: Sequence[Any],
     settings: Settings,
     rank: int,
+    world_size: int,
 ) -> list[dict[str, object]]:
     """Lines of microbatches.jsonl: denominators and losses as they were measured."""
     import torch
@@ -151,6 +138,8 @@ def ledger_of(
             "loss": _product(micro.loss, micro.factor),
             "grad_norm": micro.grad_norm(),
         }
+        if world_size > 1:  # as data-parallel training joins its ranks
+            row["reduction"] = "mean"
         if ratio.numel():
             quantiles = torch.tensor([0.5, 0.95, 0.99], device=ratio.device, dtype=ratio.dtype)
             p50, p95, p99 = torch.quantile(ratio[: 2**24], quantiles).tolist()
@@ -164,7 +153,7 @@ def ledger_of(
 
 def _divided(micro: Micro, mask: Any, settings: Settings) -> tuple[float | None, str, bool]:
     """Measured denominator, what it counts, and whether nothing flows back that should."""
-    slopes = slope(micro, settings.epsilon_low, settings.epsilon_high, settings.beta)
+    slopes = slope(micro, settings)
     divided, kind = denominator(micro, mask, slopes, settings.by_rows)
     passed = micro.passed
     assert passed is not None
@@ -240,7 +229,7 @@ def numbers_of(
             ratio,
             entropy,
             -new - entropy,
-            torch.exp(away) - away - 1,
+            (torch.exp(away) - away - 1) * (ratio if settings.corrects_kl else 1.0),
             cut.float(),
         )
         sums.append(torch.stack([torch.where(mask, v, zero).sum() for v in (*each, apart)]))
