@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -147,21 +148,46 @@ def test_a_call_keeps_the_step_that_was_held_last_or_the_next_one(tmp_path: Path
     assert json.loads((tmp_path / "steps/00000005/step.json").read_text())["why"] == "a look"
 
 
-def test_a_signal_keeps_the_next_held_step(tmp_path: Path) -> None:
+@pytest.fixture
+def free_signal() -> Iterator[int]:
+    """SIGUSR1 as a fresh process has it, and afterwards as it was."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    yield signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_keeps_the_next_held_step(tmp_path: Path, free_signal: int) -> None:
     recorder = Recorder(tmp_path, **QUIET)
-    before = signal.getsignal(signal.SIGUSR1)
-    try:
-        assert recorder.keep_on_signal()
-        for step in range(1, 6):
-            if step == 3:
-                os.kill(os.getpid(), signal.SIGUSR1)
-            hold(recorder, step)
-        os.kill(os.getpid(), signal.SIGUSR1)
+    assert recorder.keep_on_signal()
+    for step in range(1, 6):
+        if step == 3:
+            os.kill(os.getpid(), free_signal)
+        hold(recorder, step)
+    os.kill(os.getpid(), free_signal)
+    recorder.close()
+    assert kept(tmp_path) == {3: "call", 5: "call"}
+    os.kill(os.getpid(), free_signal)  # a late one does no harm
+
+
+def test_all_recorders_of_a_process_hear_a_signal(tmp_path: Path, free_signal: int) -> None:
+    gone = Recorder(tmp_path / "gone", **QUIET)
+    assert gone.keep_on_signal()
+    gone.close()
+    del gone
+    recorders = [Recorder(tmp_path / name, **QUIET) for name in "ab"]
+    assert all(recorder.keep_on_signal() for recorder in recorders * 2)
+    os.kill(os.getpid(), free_signal)
+    for recorder in recorders:
+        hold(recorder, 1)
         recorder.close()
-        assert kept(tmp_path) == {3: "call", 5: "call"}
-        assert not recorder.keep_on_signal()  # somebody has it
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    assert kept(tmp_path / "a") == kept(tmp_path / "b") == {1: "call"}
+
+
+def test_a_signal_that_somebody_has_is_left_alone(tmp_path: Path, free_signal: int) -> None:
+    for theirs in (signal.SIG_IGN, lambda number, frame: None):
+        signal.signal(free_signal, theirs)
+        assert not Recorder(tmp_path, **QUIET).keep_on_signal()
+        assert signal.getsignal(free_signal) is theirs
 
 
 KILLED = """

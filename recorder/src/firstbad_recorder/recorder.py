@@ -21,6 +21,7 @@ from firstbad_recorder.plain import as_line, as_number, as_plain, as_text, now, 
 from firstbad_recorder.ranks import Ranks
 from firstbad_recorder.ring import CALL, ENDED, FIRST_BAD, Ring
 from firstbad_recorder.rules import Alarm, Rules
+from firstbad_recorder.signals import on_signal
 from firstbad_recorder.tensors import ragged
 
 _MAX_CONFIG = 256 * 1024
@@ -293,22 +294,19 @@ class Recorder:
     def keep_on_signal(self, number: int | None = None) -> bool:
         """Keep the next held step when the process gets a signal; False where that can't be had.
 
-        Only in the main thread, and only where nothing else handles it.
+        Only in the main thread, and only where nothing but another recorder handles it.
 
         Args:
             number: The signal; SIGUSR1 unless given.
         """
         try:
             wanted = getattr(signal, "SIGUSR1", None) if number is None else number
-            if wanted is None or signal.getsignal(wanted) is not signal.SIG_DFL:
-                return False
-            signal.signal(wanted, self._on_signal)
+            return wanted is not None and on_signal(wanted, self._on_signal)
         except Exception as error:  # not the main thread, or no such signal
             self._drop(reason_of(error))
             return False
-        return True
 
-    def _on_signal(self, number: int, frame: object) -> None:
+    def _on_signal(self) -> None:
         self._signalled = True  # looked at when a step is held: no file is touched in a handler
 
     @_silent
