@@ -80,6 +80,18 @@ def test_parts_over_all_tokens_are_the_whole() -> None:
     assert "shares" not in found
 
 
+def test_what_dropout_drops_is_kept_out_of_the_comparison() -> None:
+    model = small_model(dropout=0.3).train()
+    whole, parts, n_tokens = batches(UNEQUAL, 4)
+    found = accumulation(model, over_all_tokens(model), whole, parts, n_tokens=n_tokens)
+    assert found["spread"] < 1e-6
+    assert named_factor(found) is None
+    assert model["drop"].p == 0.3
+    assert model["drop"].training
+    found = accumulation(model, dropping_the_first(model), whole, parts, n_tokens=n_tokens)
+    assert differs(found)
+
+
 def test_a_missing_division_is_a_factor_of_n() -> None:
     model = small_model()
     whole, parts, n_tokens = batches(EQUAL, 4)

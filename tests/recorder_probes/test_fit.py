@@ -35,6 +35,21 @@ def test_weights_of_another_size_fit_without_another_setting() -> None:
     assert found["nll_last"] < found["nll_first"]
 
 
+def test_a_fresh_adapter_fits() -> None:
+    model = small_model().requires_grad_(False)
+    ends = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    for linear in ends:
+        torch.manual_seed(len(ends))
+        down = torch.nn.Linear(linear.in_features, 2, bias=False)
+        up = torch.nn.Linear(2, linear.out_features, bias=False)
+        torch.nn.init.zeros_(up.weight)
+        linear.adapter = torch.nn.Sequential(down, up)
+        linear.register_forward_hook(lambda m, x, y: y + m.adapter(x[0]))
+    found = fit(model, lambda: nll(model))
+    assert found["n_trained"] == 2 * len(ends)
+    assert found["nll_last"] < 0.98 * found["nll_first"]
+
+
 def test_a_likelihood_that_is_cut_off_does_not_fall() -> None:
     model = small_model()
     found = fit(model, lambda: nll(model).detach())

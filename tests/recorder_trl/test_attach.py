@@ -245,6 +245,16 @@ def test_a_preflight_names_the_factor_of_the_accumulation(
     assert "norm ratio 2" in found.report()
 
 
+def test_a_threshold_of_each_micro_batch_is_no_fault_of_the_accumulation(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(loss_type="dr_grpo", top_entropy_quantile=0.5)
+    found = preflight(trainer, tmp_path / "record")
+    assert found.failed == []
+    assert "measured without top_entropy_quantile" in found.report()
+    assert trainer.top_entropy_quantile == 0.5
+
+
 class ClampedAfterExp(LoggedGRPOTrainer):
     """A term exp of a whole row in half precision, which is limited after the exp."""
 

@@ -215,14 +215,18 @@ def mask_construction(arrays: Mapping[str, Any]) -> Check:
 
 
 def accumulation(how: Mapping[str, Any]) -> Check:
-    """`how`: arguments of `probes.accumulation.accumulation`."""
-    measured = probe_accumulation(**how)
+    """`how`: arguments of `probes.accumulation.accumulation`, and `without`: what was left out."""
+    measured = probe_accumulation(**{k: v for k, v in how.items() if k != "without"})
     looks = named_factor(measured)
     bound = {"norm_ratio": 1.0, "cosine": 1.0, "difference": max(SAME, 10 * measured["spread"])}
     text = (
         f"{measured['n_microbatches']} micro-batches against one batch: norm ratio "
         f"{measured['norm_ratio']:.4g} (must be 1), cosine {measured['cosine']:.5f} (must be 1)"
     )
+    if bound["difference"] > SAME:
+        text += f"; the whole batch repeated differs by {measured['spread']:.2g} itself"
+    if how.get("without"):
+        text += f"; measured without {how['without']}"
     fixes = {
         "mean of the micro-batches' means": "divide every micro-batch by the tokens of the whole "
         "batch, not by its own",

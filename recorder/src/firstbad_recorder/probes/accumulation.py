@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from firstbad_recorder.probes.untouched import untouched, zero_grad
+from firstbad_recorder.probes.untouched import no_dropout, untouched, zero_grad
 
 MOST_FOR_SUBSETS = 8
 """Micro-batches up to which all subsets are tried."""
@@ -33,6 +33,8 @@ def accumulation(
 ) -> dict[str, Any]:
     """The probe `accumulation` of FORMAT.md, by two or more runs of the training's own code.
 
+    Dropout layers are off meanwhile: what they drop depends on how the rows are batched.
+
     Args:
         model: Whose parameters are looked at; it is left as it was, and so is the optimizer.
         backward: See above; called with `[whole]`, with `parts`, and where the two differ with each
@@ -54,7 +56,7 @@ def accumulation(
     Raises:
         ValueError: no gradient arrives at all, or one is not finite.
     """
-    with untouched(model, optimizer):
+    with untouched(model, optimizer), no_dropout(model):
         first = _gradient(model, backward, [whole])
         again = _gradient(model, backward, [whole])
         summed = _gradient(model, backward, parts)

@@ -9,14 +9,18 @@ from typing import Any
 from firstbad_recorder.probes.untouched import untouched, zero_grad
 
 STEP = 0.01
-"""Update of a tensor over the root mean square of its values."""
+"""First update of a tensor over the root mean square of its values."""
+SLOW = 0.005
+"""Share of the first likelihood that an update takes off at least, else the next one is larger."""
 
 
 def fit(model: Any, nll: Callable[[], Any], n_updates: int = 20) -> dict[str, Any]:
     """The probe `fit` of FORMAT.md: plain likelihood of 4 to 8 completions, before and after.
 
     A learning rate fits one model and not another, so each tensor goes down its gradient by a
-    hundredth of its own size in an update. That needs no optimizer state; the weights are put back.
+    hundredth of its own size, by twice as much after an update that hardly helped (a fresh adapter,
+    whose factor is 0), by half after one that did harm. That needs no optimizer state; the weights
+    are put back.
 
     Args:
         model: Whose trainable parameters are updated.
@@ -37,14 +41,16 @@ def fit(model: Any, nll: Callable[[], Any], n_updates: int = 20) -> dict[str, An
         raise ValueError("no parameter of the model is trainable")
     with untouched(model):
         steps = [STEP * _size(p) for p in trained]
-        losses, reached = [], 0
+        losses: list[float] = []
+        reached, pace = 0, 1.0
         for _ in range(n_updates):
             zero_grad(model)
             loss = nll()
             losses.append(float(loss.detach()))
+            pace *= _change_of_pace(losses)
             if loss.requires_grad:
                 loss.backward()
-            moved = [_step(p, step) for p, step in zip(trained, steps)]
+            moved = [_step(p, pace * step) for p, step in zip(trained, steps)]
             reached = max(reached, sum(moved))
         with torch.no_grad():
             losses.append(float(nll()))
@@ -54,6 +60,15 @@ def fit(model: Any, nll: Callable[[], Any], n_updates: int = 20) -> dict[str, An
         "n_updates": n_updates,
         "n_trained": reached,
     }
+
+
+def _change_of_pace(losses: list[float]) -> float:
+    if len(losses) < 2:
+        return 1.0
+    fall = losses[-2] - losses[-1]
+    if fall < 0:
+        return 0.5
+    return 2.0 if fall < SLOW * losses[0] else 1.0
 
 
 def _step(parameter: Any, step: float) -> bool:

@@ -42,6 +42,21 @@ def untouched(model: Any, optimizer: Any = None) -> Generator[None, None, None]:
         set_rng_states(seeds)
 
 
+@contextmanager
+def no_dropout(model: Any) -> Generator[None, None, None]:
+    """Dropout layers drop nothing, while the rest of the model stays in the mode it is in."""
+    import torch
+
+    kept = [(m, m.p) for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+    try:
+        for module, _ in kept:
+            module.p = 0.0
+        yield
+    finally:
+        for module, p in kept:
+            module.p = p
+
+
 def zero_grad(model: Any) -> None:
     """Take the gradients off, without writing into them."""
     for parameter in model.parameters():

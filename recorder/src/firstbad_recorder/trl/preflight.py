@@ -57,6 +57,7 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
                 "parts": parts,
                 "n_tokens": [_trained(part).sum(dim=1).tolist() for part in parts],
                 "world_size": int(trainer.accelerator.num_processes),
+                "without": "top_entropy_quantile" if trainer.top_entropy_quantile < 1.0 else None,
             },
             consistency={
                 "rows": [ids for ids, _ in rows],
@@ -188,7 +189,12 @@ def _trained(batch: dict[str, Any]) -> Any:
 
 
 def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
-    """Forward and backward of each batch with the scaling of training for so many."""
+    """Forward and backward of each batch with the scaling of training for so many.
+
+    All tokens count: the threshold of `top_entropy_quantile` is one of each micro-batch by design,
+    so that a split changes which tokens are chosen.
+    """
+    quantile = trainer.top_entropy_quantile
     before = trainer.current_gradient_accumulation_steps
     stated, per_generation = (
         trainer.args.gradient_accumulation_steps,
@@ -196,6 +202,7 @@ def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
     )
     trainer.current_gradient_accumulation_steps = len(batches)
     trainer.args.steps_per_generation = len(batches)
+    trainer.top_entropy_quantile = 1.0
     try:
         for batch in batches:
             loss = trainer.compute_loss(trainer.model, dict(batch))
@@ -204,6 +211,7 @@ def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
         trainer.current_gradient_accumulation_steps = before
         trainer.args.gradient_accumulation_steps = stated
         trainer.args.steps_per_generation = per_generation
+        trainer.top_entropy_quantile = quantile
 
 
 def _masks(batch: dict[str, Any]) -> dict[str, Any]:
