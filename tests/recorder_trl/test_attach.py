@@ -140,6 +140,33 @@ def test_what_breaks_in_recording_stays_there(
     assert any("recording is broken" in reason for reason in said["dropped_by_reason"])
 
 
+def test_a_further_training_goes_on_with_the_record(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(max_steps=2)
+    recorder = attach(trainer, tmp_path / "record")
+    trainer.train()
+    assert recorder.closed
+    trainer.args.learning_rate = 3e-4
+    trainer.train()
+    assert recorder.closed
+    assert recorder.dropped == 0
+    steps = [r["step"] for r in rows_in(tmp_path / "record/metrics.jsonl") if "loss" in r]
+    assert steps == [1, 2, 1, 2]
+    kinds = [(e["kind"], e["step"]) for e in rows_in(tmp_path / "record/events.jsonl")]
+    assert kinds[0] == ("resume", 1)
+    about = json.loads((tmp_path / "record/run.json").read_text())
+    assert about["finished"] is not None
+    assert [r["config"]["learning_rate"] for r in about["restarts"]] == [3e-4]
+
+    before = (tmp_path / "record/metrics.jsonl").read_bytes()
+    attach(trainer, tmp_path / "other")  # the methods are wrapped once
+    trainer.train()
+    steps = [r["step"] for r in rows_in(tmp_path / "other/metrics.jsonl") if "loss" in r]
+    assert steps == [1, 2]
+    assert (tmp_path / "record/metrics.jsonl").read_bytes() == before
+
+
 def test_an_exception_keeps_the_last_steps(make_trainer: MakeTrainer, tmp_path: Path) -> None:
     calls = []
 

@@ -106,9 +106,11 @@ class Recorder:
         self._rules = Rules()
         self._ranks = Ranks(path, rank)
         begin: dict[str, object] = {"started": now(), "python": platform.python_version()}
-        self._folder = Folder(self._ranks.folder, begin, max_bytes)
-        self._ring = Ring(self._folder, ring_steps, ring_bytes, baseline_every)
-        self._begun = False
+        self._new_folder = functools.partial(Folder, self._ranks.folder, max_bytes=max_bytes)
+        self._new_ring = functools.partial(
+            Ring, most_steps=ring_steps, most_bytes=ring_bytes, baseline_every=baseline_every
+        )
+        self._open(begin)
         about = {
             "requested": requested,
             "versions": versions,
@@ -122,6 +124,25 @@ class Recorder:
         if rank:
             self._folder.begin["rank"] = rank
         self._start()
+
+    def _open(self, begin: Mapping[str, object]) -> None:
+        self._folder = self._new_folder(begin=begin)
+        self._ring = self._new_ring(self._folder)
+        self._begun = False
+
+    @_silent
+    def reopen(self, config: Mapping[str, object] | None = None) -> None:
+        """Go on with a record that was closed; it reads like a restart of the process.
+
+        Args:
+            config: The settings that are in force now, where they may be others.
+        """
+        if not self._folder.closed:
+            return
+        begin = {**self._folder.begin, "started": now()}
+        self._open(begin if config is None else {**begin, "config": self._settings(config)})
+        self._rules.restart()
+        self._begin()
 
     @property
     def dropped(self) -> int:

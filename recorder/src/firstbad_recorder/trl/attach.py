@@ -43,6 +43,9 @@ def attach(
 ) -> Recorder:
     """Record a run of TRL's `GRPOTrainer`, or of a subclass; call it before `train()`.
 
+    A further `train()` goes on with the same record, as a restart would; attach again before it to
+    give it another folder. While a training is recorded, attaching again changes nothing.
+
     Args:
         trainer: The trainer.
         path: Folder of the record; `record` in the trainer's output folder unless given.
@@ -76,8 +79,11 @@ def attach(
             **recorder,
         },
     )
-    found = _Attachment(trainer, made, engine, check_rows)
-    trainer.__dict__[ATTACHED] = found
+    if known is None:
+        found = trainer.__dict__[ATTACHED] = _Attachment(trainer, made, engine, check_rows)
+    else:
+        found = known  # the methods are wrapped already
+        found.recorder, found.engine, found.check_rows = made, engine, check_rows
     made.keep_on_signal()
     if rank == 0:
         found.quietly(_save_tokenizer, trainer, folder)
@@ -112,6 +118,8 @@ class _Attachment:
         """Squared norms of the gradients that arrive, of the micro-batch at hand."""
         self.listening: list[Any] = []
         """Hooks that are there in the steps that are looked at more closely."""
+        self.on_update: list[Any] = []
+        """Hooks of the optimizer."""
         self.began = time.monotonic()
         self._wrap()
 
@@ -155,6 +163,8 @@ class _Attachment:
 
     def _around_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(*args: Any, **more: Any) -> Any:
+            self.quietly(lambda: self.recorder.reopen(settings_of(self.trainer)))
+            self.step = step.Step()
             try:
                 result = original(*args, **more)
             except BaseException as error:
@@ -242,10 +252,15 @@ class _Attachment:
     def begin(self, optimizer: Any) -> None:
         """Hooks of the optimizer, which exists from here on."""
         self.began = time.monotonic()
+        while self.on_update:
+            self.on_update.pop().remove()
         inner = getattr(optimizer, "optimizer", optimizer)
         if inner is not None and hasattr(inner, "register_step_pre_hook"):
-            inner.register_step_pre_hook(lambda own, *_: self.quietly(self.before_update, own))
-            inner.register_step_post_hook(lambda *_: self.quietly(self.after_update))
+            before = inner.register_step_pre_hook(
+                lambda own, *_: self.quietly(self.before_update, own)
+            )
+            after = inner.register_step_post_hook(lambda *_: self.quietly(self.after_update))
+            self.on_update = [before, after]
 
     def compare_engine(self) -> None:
         """Digests of a few tensors on both sides, as the engine has just generated with them."""
