@@ -73,7 +73,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     if record.about is not None:  # measured where it happens, and at every step
         kinds.insert(0, kinds.pop(1))
     log, sources = _merged(root, kinds, (console.log, console.sources))
-    found = framework_of(log.series)
+    found = record.framework or framework_of(log.series)
     framework = framework if found == UNKNOWN else found
     versions, version_sources = read_versions(root, kept.flight.versions)
     signals, notes = name_signals(log, framework)

@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 from firstbad.tools.errors import UserError
 from firstbad.tools.evidence import Source
 from firstbad.tools.paths import File, Root
+from firstbad.tools.readers.aliases import framework_names
 from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
@@ -39,6 +40,8 @@ class Record:
     """Where it lies: ends in `/`, or is empty."""
     about: Mapping[str, Any] | None = None
     """Content of its `run.json`; None where there is no record."""
+    framework: str = ""
+    """Library whose trainer was recorded, where the record says it and its keys are known."""
     ranks: set[int] = field(default_factory=set)
     """Processes that recorded side by side."""
     processes: list[tuple[int | None, Mapping[str, Any]]] = field(default_factory=list)
@@ -80,6 +83,8 @@ def read_record(root: Root) -> Record:
     for folder in whole:
         file, data, about = found[folder]
         record.folder, record.about, record.ranks = folder, about, {0}
+        if (framework := about.get("framework")) in framework_names():
+            record.framework = cast("str", framework)
         record.files.add(file.name)
         record.metrics.add(f"{folder}metrics.jsonl")
         record.sources.append(root.source(file, "config", data))

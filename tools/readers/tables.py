@@ -23,6 +23,8 @@ _EVALUATION = re.compile(
 )
 _MAX_RESUMES = 10
 _LONG = ("key", "metric", "name", "tag")
+_BESIDE = {*STEP_KEYS, "time", "timestamp", "_timestamp", "_runtime", "wall_time", "epoch"}
+"""Columns that every row of a step may have."""
 _MISSING = ("", "none", "null", "n/a", "na", "-")
 
 
@@ -129,7 +131,7 @@ def metrics_of(root: Root, file: File) -> Metrics:
     log.add_rows([step for step, _ in stepped], [row for _, row in stepped])
     if without := len(rows) - len(stepped):
         root.note("rows_without_step", f"`{file.name}`: {without} rows without a step left out")
-    events = _in_order(root, file, [step for step in steps if step is not None])
+    events = _in_order(root, file, stepped)
     for name in STEP_KEYS:
         log.series.pop(name, None)
         log.not_numbers.discard(name)
@@ -161,8 +163,9 @@ def _plain_export(root: Root, file: File, log: Log) -> None:
         root.note("sampled", f"`{file.name}` is an export of W&B's page, which samples the steps")
 
 
-def _in_order(root: Root, file: File, steps: Sequence[int]) -> list[Event]:
+def _in_order(root: Root, file: File, stepped: Sequence[tuple[int, Row]]) -> list[Event]:
     """Notes on the order of steps; going back and going on from there is a resume."""
+    steps = [step for step, _ in stepped]
     unique = np.unique(np.array(steps, np.int64))
     backwards = [i for i in range(1, len(steps)) if steps[i] < steps[i - 1]]
     resumed = [i for i in backwards if steps[i] < min(steps[i + 1 : i + 2], default=0)]
@@ -174,10 +177,21 @@ def _in_order(root: Root, file: File, steps: Sequence[int]) -> list[Event]:
             events.append(Event("resume", steps[i], text, file.name))
     elif backwards:
         root.note("unsorted", f"`{file.name}`: the step goes back {len(backwards)} times; sorted")
-    if repeated := len(steps) - len(unique):
+    if repeated := _repeated(stepped) if len(steps) > len(unique) else 0:
         root.note("duplicates", f"`{file.name}`: {repeated} rows repeat a step; last value kept")
     note_gaps(root, file.name, unique)
     return events
+
+
+def _repeated(stepped: Sequence[tuple[int, Row]]) -> int:
+    """Rows that hold a metric which an earlier row of their step holds; others add to it."""
+    held: dict[int, set[str]] = {}
+    repeated = 0
+    for step, row in stepped:
+        keys = {key for key, value in row.items() if not _missing(value)} - _BESIDE
+        repeated += bool(keys & held.get(step, set()))
+        held.setdefault(step, set()).update(keys)
+    return repeated
 
 
 def _note_texts(root: Root, file: File, log: Log, rows: Sequence[Row]) -> None:

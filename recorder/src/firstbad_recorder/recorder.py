@@ -63,6 +63,7 @@ class Recorder:
         *,
         config: Mapping[str, object] | None = None,
         requested: Mapping[str, object] | None = None,
+        framework: str | None = None,
         versions: Mapping[str, object] | None = None,
         device: str | None = None,
         environment: Mapping[str, object] | None = None,
@@ -81,6 +82,7 @@ class Recorder:
             config: The run's settings as they are in force, kept in `run.json`. Values that JSON
                 does not know are kept as their text. Leave secrets out.
             requested: The settings as they were asked for, under the same names.
+            framework: The library whose trainer runs, as in `versions`; None for a loop of your own.
             versions: Versions of the libraries that compute, by name (see `surroundings`).
             device: What computes, in words.
             environment: Environment variables that bear on the numbers. Leave secrets out.
@@ -119,8 +121,9 @@ class Recorder:
         }
         self._folder.begin["config"] = self._settings(config)
         self._folder.begin |= {k: self._settings(v) for k, v in about.items() if v is not None}
-        if device is not None:
-            self._folder.begin["device"] = as_text(device)
+        for name, text in (("framework", framework), ("device", device)):
+            if text is not None:
+                self._folder.begin[name] = as_text(text)
         if rank:
             self._folder.begin["rank"] = rank
         self._start()

@@ -70,6 +70,7 @@ def attach(
         **{
             "config": settings_of(trainer),
             "requested": requested,
+            "framework": "trl",
             "device": _device(trainer),
             "preflight_key": preflight_key(
                 trainer.accelerator.unwrap_model(trainer.model), loss_code(trainer)

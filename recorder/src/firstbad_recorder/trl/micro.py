@@ -29,6 +29,8 @@ class Settings:
     """The stated loss is a mean over rows of the mean over each one's tokens."""
     is_plain: bool
     """A clipped ratio of tokens; others are only known at a ratio of 1."""
+    by_sequence: bool
+    """One ratio a row, of the mean over its tokens."""
     corrects_kl: bool
     """The KL term is multiplied with the ratio."""
     leaves_out: bool
@@ -46,6 +48,7 @@ def settings_of_loss(trainer: Any) -> Settings:
         float(trainer.beta),
         trainer.loss_type in ("grpo", "sapo"),
         plain and trainer.importance_sampling_level == "token" and delta is None,
+        trainer.importance_sampling_level == "sequence",
         bool(getattr(trainer.args, "use_bias_correction_kl", False)),
         float(getattr(trainer, "top_entropy_quantile", 1.0)) < 1.0 or stale is not None,
     )
@@ -144,6 +147,22 @@ def _places(like: Any, start: int, stop: int) -> Any:
     import torch
 
     return torch.arange(start, stop, device=like.device)
+
+
+def ratios(micro: Micro, mask: Any, settings: Settings) -> tuple[Any, Any]:
+    """(R, W) ratio that each token is weighed with, and bool: where each ratio counts once.
+
+    Of rows in which nothing is trained none counts.
+    """
+    import torch
+
+    assert micro.passed is not None
+    away = micro.passed.logp.float() - micro.old.float()
+    if not settings.by_sequence:
+        return torch.exp(away), mask
+    total = torch.where(mask, away, torch.zeros_like(away)).sum(dim=1, keepdim=True)
+    mean = total / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.exp(mean).expand_as(away), mask & (mask.cumsum(dim=1) == 1)
 
 
 def cut_by_advantage(micro: Micro, ratio: Any, epsilon_low: float, epsilon_high: float) -> Any:

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstbad_recorder.trl.micro import DUE, Micro, Settings, cut_by_advantage, denominator, slope
+from firstbad_recorder.trl.micro import (
+    DUE,
+    Micro,
+    Settings,
+    cut_by_advantage,
+    denominator,
+    ratios,
+    slope,
+)
 from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE
 
 
@@ -121,7 +129,8 @@ def ledger_of(
     for micro, mask, (divided, kind, silent) in zip(micros, masks, measured):
         passed = micro.passed
         assert passed is not None
-        ratio = torch.exp(passed.logp.float() - micro.old.float())[mask]
+        weights, once = ratios(micro, mask, settings)
+        ratio = weights[once]
         row: dict[str, object] = {
             "update": micro.update,
             "epoch": micro.update,
@@ -216,7 +225,7 @@ def numbers_of(
         passed = micro.passed
         assert passed is not None
         new = passed.logp.float()
-        ratio = torch.exp(new - micro.old.float())
+        ratio, once = ratios(micro, mask, settings)
         cut = cut_by_advantage(micro, ratio, settings.epsilon_low, settings.epsilon_high)
         zero = torch.zeros_like(new)
         entropy = zero if passed.entropy is None else passed.entropy.float()
@@ -224,22 +233,18 @@ def numbers_of(
         away = zero if reference is None else micro.wide(reference.float()) - new
         engine = micro.inputs.get("sampling_per_token_logps")
         apart = zero if engine is None else (micro.wide(engine.float()) - new).abs()
-        each = (
-            mask.float(),
-            ratio,
-            entropy,
-            -new - entropy,
-            (torch.exp(away) - away - 1) * (ratio if settings.corrects_kl else 1.0),
-            cut.float(),
-        )
-        sums.append(torch.stack([torch.where(mask, v, zero).sum() for v in (*each, apart)]))
+        kl = (torch.exp(away) - away - 1) * (ratio if settings.corrects_kl else 1.0)
+        each = [(mask, v) for v in (mask.float(), entropy, -new - entropy, kl, apart)]
+        each += [(once, v) for v in (once.float(), ratio, cut.float())]
+        sums.append(torch.stack([torch.where(where, v, zero).sum() for where, v in each]))
         largest.append(torch.where(mask, ratio, zero).max())
-    n, ratio, entropy, surprise, kl, cut, apart = torch.stack(sums).sum(0).double().tolist()
-    n = max(n, 1.0)
+    totals = torch.stack(sums).sum(0).double().tolist()
+    n, entropy, surprise, kl, apart, n_ratios, ratio, cut = totals
+    n, n_ratios = max(n, 1.0), max(n_ratios, 1.0)
     found: dict[str, object] = {
-        "ratio_mean": ratio / n,
+        "ratio_mean": ratio / n_ratios,
         "ratio_max": float(torch.stack(largest).max()),
-        "clip_frac_total": cut / n,
+        "clip_frac_total": cut / n_ratios,
     }
     first = micros[0]
     if first.passed is not None and first.passed.entropy is not None:

@@ -70,7 +70,7 @@ class Driver:
                 settings.setdefault(name, getattr(tokenizer, name, None))
         self._folder = folder
         about: dict[str, Any] = {**surroundings(), **where.options()}
-        self.recorder = Recorder(folder, config=settings, **about)
+        self.recorder = Recorder(folder, config=settings, framework="verl", **about)
         if threading.current_thread() is threading.main_thread():
             self.recorder.keep_on_signal()
         self._version: int | None = None
