@@ -16,9 +16,9 @@ def rows_beside(run: Run, capture: Capture) -> RolloutBatch | None:
     A record keeps both in one order. Of other sources the rows count as the same where there are
     as many and all their advantages agree.
     """
-    if capture.step not in run.rollouts.steps:
+    batch = rows_of_capture(run, capture.step)
+    if batch is None:
         return None
-    batch = run.rollouts.batch(capture.step)
     n_rows = len(np.asarray(capture.arrays["token_id"]))
     if len(batch) != n_rows:
         return None
@@ -29,3 +29,14 @@ def rows_beside(run: Run, capture: Capture) -> RolloutBatch | None:
         return None
     same = np.isclose(own, batch.advantage, rtol=ALIKE, atol=ALIKE)
     return batch if bool(same.all()) else None
+
+
+def rows_of_capture(run: Run, step: int) -> RolloutBatch | None:
+    """The rows that were trained at a captured step, as far as they are told from others.
+
+    A recorder keeps them in the order of its arrays. Else they are all rollouts of the step.
+    """
+    for rollouts in (run.captured_rows, run.rollouts):
+        if step in rollouts.steps:
+            return rollouts.batch(step)
+    return None

@@ -476,9 +476,11 @@ class Run:
     framework: str
     signals: Signals
     config: Config = field(default_factory=Config)
-    rollouts: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
-    evaluations: Rollouts = field(default_factory=lambda: Rollouts((), _nothing))
+    rollouts: Rollouts = field(default_factory=lambda: Rollouts((), nothing))
+    evaluations: Rollouts = field(default_factory=lambda: Rollouts((), nothing))
     """Rollouts of evaluations, which no step was trained on."""
+    captured_rows: Rollouts = field(default_factory=lambda: Rollouts((), nothing))
+    """What a flight recorder kept beside its token arrays, row for row."""
     captures: Captures = field(default_factory=lambda: Captures((), _no_capture))
     checkpoints: tuple[Checkpoint, ...] = ()
     events: tuple[Event, ...] = ()
@@ -521,7 +523,8 @@ class Run:
         return int(steps.max()) if len(steps) else None
 
 
-def _nothing(steps: Sequence[int]) -> Iterator[RolloutBatch]:
+def nothing(steps: Sequence[int]) -> Iterator[RolloutBatch]:
+    """Loader of rollouts where there are none."""
     for step in steps:
         raise KeyError(step)
     yield from ()

@@ -24,6 +24,7 @@ class Watched(Run):
         self._asked: set[str] = set()
         run.rollouts.asked.clear()
         run.evaluations.asked.clear()
+        run.captured_rows.asked.clear()
         run.captures.asked.clear()
         run.flight.asked.clear()
 
@@ -43,7 +44,13 @@ class Watched(Run):
         found += self.config.sources if "config" in asked else ()
         found += self.rollouts.grouped_by if self.rollouts.asked else ()
         found += self.flight.run_sources if "flight" in asked else ()
-        for part in (self.rollouts, self.evaluations, self.captures, self.flight):
+        for part in (
+            self.rollouts,
+            self.evaluations,
+            self.captured_rows,
+            self.captures,
+            self.flight,
+        ):
             found += part.files()
         found += self.event_sources if "events" in asked else ()
         if "vocabulary" in asked and self.vocabulary is not None:

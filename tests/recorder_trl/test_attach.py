@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("trl")
 
 from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.readers import open_run
 from firstbad_recorder.trl import attach, preflight
 
@@ -274,6 +275,30 @@ def test_a_preflight_passes_leaves_all_as_it_was_and_its_certificate_fits_the_re
     assert certificate.outcome("accumulation") is True
 
 
+def test_parts_of_a_generation_batch_are_kept_with_all_of_it(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(steps_per_generation=4, gradient_accumulation_steps=2, max_steps=4)
+    attach(trainer, tmp_path / "record", baseline_every=1)
+    trainer.train()
+    run = open_run(f"rec:{tmp_path / 'record'}")
+    for step in (1, 2, 3, 4):
+        trained = rows_of_capture(run, step)
+        assert trained is not None
+        assert len(trained) == 16
+        batch = run.rollouts.batch(step)
+        assert len(batch) == 32
+        assert set(np.bincount(batch.group).tolist()) == {4}
+        assert batch.sample is not None
+        assert trained.sample is not None
+        assert set(trained.sample) < set(batch.sample)
+        assert batch.repeats_step == (None if step % 2 else step - 1)
+        assert run.flight.at(step).whole_groups
+    rewards = run.signals.get("reward_mean")
+    assert rewards is not None
+    assert rewards.values[0] == rewards.values[1]
+
+
 class TwiceAccumulated(LoggedGRPOTrainer):
     """The loss is not divided by the accumulation steps."""
 
@@ -354,19 +379,18 @@ def test_a_captured_step_is_explained_by_the_checkpoint_before_it(
 
 
 @pytest.mark.parametrize(
-    ("config", "whole", "passes"),
+    ("config", "passes"),
     [
-        ({}, True, [True, True, True, True]),
-        ({"steps_per_generation": 1}, True, [True, True, True, True]),  # two generations a step
-        ({"steps_per_generation": 4}, False, [True, True, True, True]),  # two steps a generation
-        ({"num_iterations": 2}, True, [True, False, True, False]),
+        ({}, [True, True, True, True]),
+        ({"steps_per_generation": 1}, [True, True, True, True]),  # two generations a step
+        ({"steps_per_generation": 4}, [True, True, True, True]),  # two steps a generation
+        ({"num_iterations": 2}, [True, False, True, False]),
     ],
 )
 def test_rows_belong_to_their_generation(
     make_trainer: MakeTrainer,
     tmp_path: Path,
     config: dict[str, Any],
-    whole: bool,
     passes: list[bool],
 ) -> None:
     trainer = make_trainer(max_steps=4, **config)
@@ -379,7 +403,7 @@ def test_rows_belong_to_their_generation(
         rows = rows_in(tmp_path / "record" / "steps" / f"{step:08d}" / "rollouts.jsonl")
         assert len({row["sample"] for row in rows}) == len(rows) == 16
         kept, capture = run.flight.at(step), run.captures.at(step)
-        assert kept.whole_groups is whole
+        assert kept.whole_groups
         assert sorted(kept.stages.trained) == sorted(row["sample"] for row in rows)
         # the tokens of a row are those of its text
         made = [int(n) for n in np.asarray(capture.arrays["completion_mask"]).sum(axis=1)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -528,7 +528,7 @@ class Trainer:
             tokens=tokens,
             microbatches=ledger,
             numerics=self.numerics(batch, found),
-            **{**self.about(batch), "first_pass": update == 0},
+            **cast("dict[str, Any]", {**self.about(batch), "first_pass": update == 0}),
         )
 
     def token_terms(self, batch: Batch, new: Array) -> tuple[Array, Array, Array, Array, Array]:

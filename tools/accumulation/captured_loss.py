@@ -10,6 +10,7 @@ import numpy as np
 
 from firstbad.tools.accumulation.ledger import span_of, updates_of
 from firstbad.tools.accumulation.token_losses import TokenLoss
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number
@@ -151,7 +152,8 @@ def _rows(run: Run, beta: float, loss_type: TokenLoss) -> list[_Row]:
     updates = {u.step: u for u in reversed(updates_of(run))}  # the first of a step, on fresh rows
     for step in chosen.tolist():
         update = updates.get(step)
-        names = run.rollouts.batch(step).sample if step in run.rollouts.steps else None
+        rows = rows_of_capture(run, step)
+        names = None if rows is None else rows.sample
         capture = run.captures.readable(step)
         if update is None or names is None or capture is None:
             continue

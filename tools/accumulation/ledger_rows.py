@@ -9,6 +9,7 @@ from dataclasses import asdict
 import numpy as np
 
 from firstbad.tools.accumulation.ledger import SAME, Update, log_agreement, span_of, updates_of
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number, percent
@@ -113,8 +114,7 @@ def _whole_batch(run: Run) -> bool | None:
 def _absent(run: Run, update: Update) -> float:
     """Share of the rows to train that no micro-batch holds."""
     due = {*update.trained}
-    if update.step in run.rollouts.steps:
-        batch = run.rollouts.batch(update.step)
+    if (batch := rows_of_capture(run, update.step)) is not None:
         ranks = [part.rank for part in update.parts if part.rank is not None]
         if batch.rank is not None and batch.sample is not None and ranks:
             there = np.isin(batch.rank, ranks)

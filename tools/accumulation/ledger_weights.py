@@ -18,6 +18,7 @@ from firstbad.tools.accumulation.ledger import (
     updates_of,
     whole_factor,
 )
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated, Table
 from firstbad.tools.numbers import number
@@ -242,8 +243,8 @@ def _own(weights: _Weights) -> bool:
 
 def _padded(run: Run, weights: _Weights) -> bool:
     """Whether the denominator counts all places of the step's rows up to the longest one."""
-    step = weights.update.step
-    lengths = run.rollouts.batch(step).n_tokens if step in run.rollouts.steps else None
+    own = rows_of_capture(run, weights.update.step)
+    lengths = None if own is None else own.n_tokens
     rows = [part.n_samples for part in weights.update.parts]
     if lengths is None or None in rows or not len(lengths):
         return False

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from firstbad.tools.accumulation.ledger import Span, span_of
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number
@@ -182,9 +183,10 @@ def _advantage(run: Run, sides: Sides) -> FloatArray | None:
         if rows.ndim == 2:  # one value along the row, 0 where it is not trained
             rows = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], 1)[:, 0]
         return rows if np.isfinite(rows).all() else None
-    if sides.step not in run.flight.steps or sides.step not in run.rollouts.steps:
+    batch = rows_of_capture(run, sides.step)
+    if sides.step not in run.flight.steps or batch is None:
         return None
-    batch, kept = run.rollouts.batch(sides.step), run.flight.at(sides.step)
+    kept = run.flight.at(sides.step)
     if kept.in_order is not True or batch.advantage is None or len(batch) != len(sides.ids):
         return None
     return batch.advantage if np.isfinite(batch.advantage).all() else None

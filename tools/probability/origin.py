@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.errors import NoData
 from firstbad.tools.evidence import Dated
 from firstbad.tools.numbers import number, percent
@@ -99,12 +100,12 @@ def check_row_origin(run: Run) -> Measured[Origin]:
 def _lags(run: Run) -> dict[int, FloatArray]:
     """(R,) updates that each row is behind, by step; NaN for rows without a version."""
     found = {}
-    for step in sorted(set(run.flight.steps) & set(run.rollouts.steps.tolist())):
-        kept = run.flight.at(step)
-        if kept.first_pass is False or kept.policy_version is None:
+    for step in sorted(run.flight.steps):
+        kept, batch = run.flight.at(step), rows_of_capture(run, step)
+        if batch is None or kept.first_pass is False or kept.policy_version is None:
             continue
         lag = claimed_lag(run, step)
-        rows = np.full(len(run.rollouts.batch(step)), np.nan) if lag is None else lag
+        rows = np.full(len(batch), np.nan) if lag is None else lag
         if len(rows):
             found[step] = rows
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.run import BoolArray, Capture, FloatArray, IntArray, Run
 from firstbad.tools.tokens import completion_end
 from firstbad.tools.updates import first_updates
@@ -82,9 +83,10 @@ def claimed_lag(run: Run, step: int) -> FloatArray | None:
 
     NaN for a row that names none; None where no row does, or the trainer's version is not known.
     """
-    if step not in run.flight.steps or step not in run.rollouts.steps:
+    rows = rows_of_capture(run, step)
+    if step not in run.flight.steps or rows is None:
         return None
-    ours, theirs = run.flight.at(step).policy_version, run.rollouts.batch(step).policy_version
+    ours, theirs = run.flight.at(step).policy_version, rows.policy_version
     return None if ours is None or theirs is None else ours - theirs
 
 

@@ -9,6 +9,8 @@ from itertools import chain
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from firstbad.tools.errors import UserError
 from firstbad.tools.flight import (
     Clamp,
@@ -42,7 +44,7 @@ from firstbad.tools.readers.repeats import Repeats
 from firstbad.tools.readers.rollout_rows import batch_of
 from firstbad.tools.readers.rows import Row, rollout_rows
 from firstbad.tools.readers.texts import as_text
-from firstbad.tools.run import Capture, Captures, RolloutBatch, Rollouts
+from firstbad.tools.run import TOOL, Capture, Captures, RolloutBatch, Rollouts
 
 _MAX_BYTES = 64 * 2**20
 _MAX_ROWS = 100_000
@@ -56,6 +58,8 @@ _BLANKS: Mapping[str, object] = {
     "engine": None,
 }
 """What fields that must be there are when a row lacks them."""
+_ALIKE = 1e-3
+"""Distance of two advantages that are one, relative to their size; tables may round."""
 _T = TypeVar("_T")
 
 
@@ -65,6 +69,8 @@ class Kept:
 
     flight: Flight = field(default_factory=Flight)
     rollouts: Rollouts | None = None
+    rows: Rollouts | None = None
+    """Of captured steps, as their token arrays have them."""
     captures: Captures | None = None
     files: set[str] = field(default_factory=set)
     """Files read here, which are no tables of metrics."""
@@ -120,15 +126,10 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
         run_sources=[root.source(file, "record") for file in sources],
     )
     if rows := _with(steps, "rollouts.jsonl"):
-        kept.rollouts = Rollouts(
-            list(rows),
-            Repeats(
-                list(rows),
-                lambda wanted: (_batch(root, s, rows[s], group_size, answers) for s in wanted),
-            ).load,
-            sources=lambda step: [root.source(file, "rollouts") for file in rows[step].values()],
-            answers=lambda: answers.sources,
-        )
+        kept.rows = kept.rollouts = _rollouts(root, rows, group_size, answers)
+    if generated := _with(steps, "generated.jsonl"):
+        whole = {step: {**files, **generated.get(step, {})} for step, files in rows.items()}
+        kept.rollouts = _rollouts(root, whole, group_size, answers)
     if tokens := _with(steps, "tokens.safetensors"):
         kept.captures = Captures(
             list(tokens),
@@ -138,6 +139,21 @@ def read_flight(root: Root, record: Record, group_size: int | None, answers: Ans
             sources=lambda step: [root.source(file, "capture") for file in tokens[step].values()],
         )
     return kept
+
+
+def _rollouts(
+    root: Root, rows: Mapping[int, Mapping[int, File]], group_size: int | None, answers: Answers
+) -> Rollouts:
+    """From the files of each step, by rank."""
+    return Rollouts(
+        list(rows),
+        Repeats(
+            list(rows),
+            lambda wanted: (_batch(root, s, rows[s], group_size, answers) for s in wanted),
+        ).load,
+        sources=lambda step: [root.source(file, "rollouts") for file in rows[step].values()],
+        answers=lambda: answers.sources,
+    )
 
 
 def _device(said: Mapping[str, Any]) -> str | None:
@@ -362,9 +378,15 @@ def _rows(root: Root, file: File) -> Iterator[dict[str, Any]]:
 
 
 def together(kept: Captures | None, dumps: Captures) -> Captures:
-    """Captures of a record and of dumps beside it; where both have a step, the record counts."""
+    """Captures of a record and of dumps beside it; where both have a step, the record counts.
+
+    Dumps that do not say where tokens come from are left out where the record knows of tools: what
+    these wrote would count as sampled.
+    """
     if kept is None:
         return dumps
+    if dumps and _has_tools(kept) and not _says_sources(dumps):
+        return kept
     own = set(kept.steps.tolist())
     steps = own | set(dumps.steps.tolist())
 
@@ -376,17 +398,48 @@ def together(kept: Captures | None, dumps: Captures) -> Captures:
     )
 
 
+def _has_tools(kept: Captures) -> bool:
+    first = next(iter(kept), None)
+    source = None if first is None else first.arrays.get("source")
+    return source is not None and bool((source == TOOL).any())
+
+
+def _says_sources(dumps: Captures) -> bool:
+    first = next(iter(dumps), None)
+    return first is not None and "source" in first.arrays
+
+
+def _same_rows(one: RolloutBatch, other: RolloutBatch) -> bool:
+    """Whether they hold the same rows, in whatever order."""
+    if len(one) != len(other):
+        return False
+    if one.advantage is None or other.advantage is None:
+        return sorted(one.completions) == sorted(other.completions)
+    pair = np.sort(one.advantage), np.sort(other.advantage)
+    return bool(np.allclose(*pair, rtol=_ALIKE, atol=_ALIKE, equal_nan=True))
+
+
 def joined_rollouts(kept: Rollouts | None, others: Rollouts) -> Rollouts:
-    """Rollouts of a record and of other files; where both have a step, the record counts."""
+    """Rollouts of a record and of other files; where both have a step, the record counts.
+
+    Unless its rows are others: a step may train a part of a generation batch, or several.
+    """
     if kept is None or not others:
         return kept or others
     own = set(kept.steps.tolist())
     steps = own | set(others.steps.tolist())
 
+    shared = own & set(others.steps.tolist())
+
     def load(wanted: Sequence[int]) -> Iterator[RolloutBatch]:
-        # Runs of steps from one source are read together, as that source reads best.
         for step in wanted:
-            yield (kept if step in own else others).batch(step)
+            batch = (kept if step in own else others).batch(step)
+            if step in shared:
+                other = others.batch(step)
+                same = _same_rows(batch, other)
+                # Which steps repeat one batch is told by the source that has them all.
+                batch = replace(batch, repeats_step=other.repeats_step) if same else other
+            yield batch
 
     return Rollouts(
         sorted(steps),

@@ -28,7 +28,7 @@ from firstbad.tools.readers.tables import find_tables, read_metrics
 from firstbad.tools.readers.tokenizer import read_vocabulary
 from firstbad.tools.readers.training_args import disagreements, read_saved
 from firstbad.tools.readers.version import meanings, read_versions
-from firstbad.tools.run import Config, Event, Run
+from firstbad.tools.run import Config, Event, Rollouts, Run, nothing
 
 _GROUP_SIZES = (
     "num_generations",
@@ -98,6 +98,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         config=config,
         rollouts=rollouts,
         evaluations=evaluations,
+        captured_rows=kept.rows or Rollouts((), nothing),
         captures=together(kept.captures, read_captures(root, dumps)),
         checkpoints=read_checkpoints(root, history.global_steps),
         events=_in_order(

@@ -82,7 +82,7 @@ class Recorder:
             config: The run's settings as they are in force, kept in `run.json`. Values that JSON
                 does not know are kept as their text. Leave secrets out.
             requested: The settings as they were asked for, under the same names.
-            framework: The library whose trainer runs, as in `versions`; None for a loop of your own.
+            framework: Library whose trainer runs, as in `versions`; None for a loop of your own.
             versions: Versions of the libraries that compute, by name (see `surroundings`).
             device: What computes, in words.
             environment: Environment variables that bear on the numbers. Leave secrets out.
@@ -251,6 +251,7 @@ class Recorder:
         step: int,
         *,
         rollouts: Iterable[Mapping[str, object]] | None = None,
+        generated: Iterable[Mapping[str, object]] | None = None,
         tokens: Mapping[str, Any] | None = None,
         microbatches: Iterable[Mapping[str, object]] | None = None,
         numerics: Mapping[str, object] | None = None,
@@ -261,6 +262,8 @@ class Recorder:
         Args:
             step: The step.
             rollouts: One mapping a row, with the fields of `rollouts.jsonl` in FORMAT.md.
+            generated: The same for all rows of the batches that these come from, where the step
+                trains a part of them.
             tokens: Arrays by name (`token_id`, `logp_new`, ...): for each row a row of numbers, as
                 long as its `token_id`, or one number. A numpy or torch array of two dimensions has
                 rows of equal length. With `offsets` among them, of R+1 places where rows begin,
@@ -270,7 +273,8 @@ class Recorder:
             about: Fields of `step.json`: `kept`, `whole_groups`, `in_order`, `filters`, ...
         """
         step = operator.index(step)
-        files = self._files(step, rollouts, tokens, microbatches, numerics, about)
+        lines = {"rollouts": rollouts, "generated": generated, "microbatches": microbatches}
+        files = self._files(step, lines, tokens, numerics, about)
         self._folder.put(f"{STEPS}/{step:08d}", files)
 
     @_silent
@@ -279,6 +283,7 @@ class Recorder:
         step: int,
         *,
         rollouts: Iterable[Mapping[str, object]] | None = None,
+        generated: Iterable[Mapping[str, object]] | None = None,
         tokens: Mapping[str, Any] | None = None,
         microbatches: Iterable[Mapping[str, object]] | None = None,
         numerics: Mapping[str, object] | None = None,
@@ -293,7 +298,8 @@ class Recorder:
         step = operator.index(step)
         self._resumed(step)
         self._asked()
-        self._ring.hold(step, self._files(step, rollouts, tokens, microbatches, numerics, about))
+        lines = {"rollouts": rollouts, "generated": generated, "microbatches": microbatches}
+        self._ring.hold(step, self._files(step, lines, tokens, numerics, about))
         self._answer_signal()
 
     def is_sample(self, step: int) -> bool:
@@ -415,9 +421,8 @@ class Recorder:
     def _files(
         self,
         step: int,
-        rollouts: Iterable[Mapping[str, object]] | None,
+        lines: Mapping[str, Iterable[Mapping[str, object]] | None],
         tokens: Mapping[str, Any] | None,
-        microbatches: Iterable[Mapping[str, object]] | None,
         numerics: Mapping[str, object] | None,
         about: Mapping[str, object],
     ) -> dict[str, bytes]:
@@ -429,7 +434,7 @@ class Recorder:
             if arrays.arrays:
                 files["tokens.safetensors"] = arrays.file()
                 about = {"compute_dtypes": arrays.dtypes, **about}
-        for name, rows in (("rollouts", rollouts), ("microbatches", microbatches)):
+        for name, rows in lines.items():
             if rows is not None:
                 files[f"{name}.jsonl"] = b"".join(map(as_line, rows))
         if numerics is not None:

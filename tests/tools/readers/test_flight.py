@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.errors import UserError
 from firstbad.tools.flight import Clamp, Norms, ParameterGroup, SyncedTensor, Trail
 from firstbad.tools.readers import open_run
@@ -22,7 +24,7 @@ TOKENS = {
 }
 
 
-def write(folder: Path, **more: object) -> Path:
+def write(folder: Path, **more: Any) -> Path:
     about = {"requested": {"beta": 0.1}, "versions": {"torch": "2.9.1"}, "device": "one card"}
     with Recorder(folder, config={"beta": 0.04}, **about) as recorder:  # type: ignore[arg-type]
         for step in (1, 2, 3):
@@ -192,6 +194,68 @@ def test_a_record_inside_a_run_folder_is_read_with_it(tmp_path: Path) -> None:
     run = open_run(str(tmp_path))
     assert run.flight.steps == (2,)
     assert run.captures.steps.tolist() == [2]
+
+
+def rows(step: int, n: int) -> list[dict[str, Any]]:
+    return [
+        {"sample": f"{step}-{i}", "group": "g", "prompt": "p", "completion": f"c{i}",
+         "reward": i, "advantage": i - (n - 1) / 2}
+        for i in range(n)
+    ]  # fmt: skip
+
+
+def table(folder: Path, step: int, n: int) -> None:
+    file = folder / "rollouts.jsonl"
+    with file.open("a", encoding="utf-8") as lines:
+        for row in rows(step, n):
+            lines.write(json.dumps({**row, "step": step, "sample": None}) + "\n")
+
+
+def test_a_step_that_trains_a_part_of_its_batch_keeps_both(tmp_path: Path) -> None:
+    four = {"token_id": [[1]] * 2, "source": [[3]] * 2}
+    with Recorder(tmp_path) as recorder:
+        recorder.capture(1, rollouts=rows(1, 2), tokens=four)
+        recorder.capture(2, rollouts=rows(1, 2), generated=rows(1, 4), tokens=four)
+        recorder.capture(3, rollouts=rows(1, 4)[2:], generated=rows(1, 4), tokens=four)
+    run = open_run(str(tmp_path))
+    assert [len(run.rollouts.batch(s)) for s in (1, 2, 3)] == [2, 4, 4]
+    assert run.rollouts.batch(3).repeats_step == 2
+    at_3 = rows_of_capture(run, 3)
+    assert at_3 is not None
+    assert at_3.sample == ["1-2", "1-3"]
+
+
+def test_a_table_with_other_rows_than_the_record_counts_for_the_run(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "record") as recorder:
+        recorder.capture(1, rollouts=rows(1, 2))
+        recorder.capture(2, rollouts=[{**row, "errors": {"r": "late"}} for row in rows(1, 4)])
+        recorder.capture(4, rollouts=rows(4, 4))
+    for step in (1, 2, 3):
+        table(tmp_path, step, 4)
+    run = open_run(str(tmp_path))
+    assert [len(run.rollouts.batch(s)) for s in (1, 2, 3, 4)] == [4] * 4
+    assert run.rollouts.batch(2).errors, "the same rows: the record knows more of them"
+    assert [run.rollouts.batch(s).repeats_step for s in (1, 2, 3, 4)] == [None, 1, 1, None]
+    own = rows_of_capture(run, 1)
+    assert own is not None
+    assert len(own) == 2
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_dumps_that_know_of_no_tools_are_left_out_where_the_record_does(
+    tmp_path: Path, tools: bool
+) -> None:
+    source = [[3, 4 if tools else 3, 3]]
+    with Recorder(tmp_path / "record") as recorder:
+        recorder.capture(1, tokens={"token_id": [[1, 2, 3]], "source": source})
+    (tmp_path / "batch_dumps").mkdir()
+    np.savez(
+        tmp_path / "batch_dumps" / "step_00002.npz",
+        completion_ids=np.array([[1, 2, 3]]),
+        completion_mask=np.ones((1, 3)),
+    )
+    run = open_run(str(tmp_path))
+    assert run.captures.steps.tolist() == ([1] if tools else [1, 2])
 
 
 def test_several_records_are_not_read_as_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def numerics(n_nonfinite: int) -> dict[str, object]:
     }
 
 
-def hold(recorder: Recorder, rank: int, step: int, **more: object) -> None:
+def hold(recorder: Recorder, rank: int, step: int, **more: Any) -> None:
     names = [f"{step}-{rank}-{i}" for i in range(2)]
     recorder.hold(
         step,

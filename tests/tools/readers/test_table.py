@@ -563,8 +563,8 @@ def test_chats_that_are_no_rollouts(tmp_path: Path, make: Any) -> None:
 
 
 def test_rows_that_add_to_a_step_do_not_repeat_it(make: Any) -> None:
-    rows = [{"step": s, "time": float(s), "reward": s, "kl": None} for s in range(1, 6)]
-    summary = {"step": 5, "time": 6.0, "train_runtime": 1.5, "kl": 0.5}
+    rows = [{"step": s, "epoch": 0.5, "reward": s, "kl": None} for s in range(1, 6)]
+    summary = {"step": 5, "epoch": 0.5, "train_runtime": 1.5, "kl": 0.5}
     run = open_run(str(make.jsonl("m.jsonl", [*rows, summary])))
     assert "duplicates" not in codes(run)
     run = open_run(str(make.jsonl("again.jsonl", [*rows, summary, {"step": 5, "kl": 0.1}])))

@@ -403,18 +403,20 @@ class _Attachment:
         trained_lines = [line for m in seen.micros for line in m.lines]
         lines = [trained_lines[k] for k in order]
         # A mean over one of several processes is none of the run: TRL's own are logged then.
-        scalars = {} if self.world > 1 else step.numbers_of(seen.micros, masks, own, lines)
+        made = {m.generation.number: m.generation for m in seen.micros}
+        generated = [line for one in made.values() for line in one.rows]
+        scalars = {} if self.world > 1 else step.numbers_of(seen.micros, masks, own, generated)
         scalars["step_time"] = seconds
         if seen.norms:
             scalars["grad_norm"] = seen.norms[-1]["before_clip"]
         scalars["learning_rate"], self.rate = self.rate, None
         self.recorder.scalars(number, scalars)
-        made = {m.generation.number: m.generation for m in seen.micros}
-        names = [str(row["sample"]) for one in made.values() for row in one.rows]
+        names = [str(row["sample"]) for row in generated]
         first_pass = all(m.update == 0 for m in seen.micros)
         self.recorder.hold(
             number,
             rollouts=lines,
+            generated=generated if len(lines) < len(generated) else None,
             tokens=_ordered(step.tokens_of(seen.micros, masks), order),
             microbatches=step.ledger_of(seen.micros, masks, own, self.rank, self.world),
             numerics={
@@ -423,7 +425,7 @@ class _Attachment:
                 "parameters": seen.parameters,
                 **({"first_nonfinite": seen.first_nonfinite} if seen.first_nonfinite else {}),
             },
-            whole_groups=_whole(lines, int(self.trainer.num_generations)),
+            whole_groups=_whole(generated, int(self.trainer.num_generations)),
             in_order=True,
             filters="none",
             first_pass=first_pass,
