@@ -28,7 +28,8 @@ def check_attention(run: Run) -> Measured[Attention]:
     """Attention masks against where each token comes from.
 
     Expected: 1 for every token, 0 for padding. Padding behind a row is left out: nothing that
-    comes before it sees it.
+    comes before it sees it. So are hidden tokens of rows of which no token is trained, as TRL hides
+    what it masks.
 
     Cannot tell: attention that the model computes otherwise than the mask says.
     """
@@ -77,6 +78,9 @@ def _count(capture: Capture) -> tuple[int, int, int, int, int] | None:
         return None
     before = ~np.maximum.accumulate(token, axis=1)
     hidden, padding = token & ~seen, before & seen
+    loss = capture.mask("loss_mask")
+    if loss is not None and len(loss) == len(hidden) and loss.any():
+        hidden &= loss.any(axis=1)[:, None]  # rows out of the loss may be hidden whole
     wrong = int((hidden | padding).any(axis=1).sum())
     return capture.step, len(source), int(hidden.sum()), int(padding.sum()), wrong
 

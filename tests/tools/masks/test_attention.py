@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,17 @@ def test_tokens_hidden_and_padding_seen(
     assert (found["n_rows"], found["tokens_hidden"], found["padding_seen"]) == (4, hidden, seen)
     assert found["share_rows_wrong"] == (0.25 if hidden or seen else 0.0)
     assert found["first_bad_step"] == (9 if hidden or seen else None)
+
+
+def test_a_row_that_is_not_trained_may_be_hidden(
+    make_run: MakeRun, capture: MakeCapture, measure: Measure
+) -> None:
+    hidden = [[0, 0, 0, 0], [1, 1, 0, 0]]
+    for trained, expected in ((0, 0), (1, 4)):
+        found = made(capture, 4, RIGHT[0], hidden)
+        loss = np.array([[trained] * 4, [1, 1, 0, 0]])
+        found = replace(found, arrays={**found.arrays, "loss_mask": loss})
+        assert measure(TOOL, make_run(captures=[found]))["tokens_hidden"] == expected
 
 
 def test_without_sources(
