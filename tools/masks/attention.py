@@ -80,7 +80,7 @@ def _count(capture: Capture) -> tuple[int, int, int, int, int] | None:
     hidden, padding = token & ~seen, before & seen
     loss = capture.mask("loss_mask")
     if loss is not None and len(loss) == len(hidden) and loss.any():
-        hidden &= loss.any(axis=1)[:, None]  # rows out of the loss may be hidden whole
+        hidden &= loss.any(axis=1, keepdims=True)  # rows out of the loss may be hidden whole
     wrong = int((hidden | padding).any(axis=1).sum())
     return capture.step, len(source), int(hidden.sum()), int(padding.sum()), wrong
 
