@@ -78,7 +78,7 @@ def _count(capture: Capture) -> tuple[int, int, int, int, int] | None:
         return None
     before = ~np.maximum.accumulate(token, axis=1)
     hidden, padding = token & ~seen, before & seen
-    loss = capture.mask("loss_mask")
+    loss = capture.mask("loss_mask") if hidden.any() else None
     if loss is not None and len(loss) == len(hidden) and loss.any():
         hidden &= loss.any(axis=1, keepdims=True)  # rows out of the loss may be hidden whole
     wrong = int((hidden | padding).any(axis=1).sum())
