@@ -25,6 +25,7 @@ from firstbad.playbooks.complaints import (
 )
 from firstbad.playbooks.fill import fill
 from firstbad.playbooks.findings import (
+    doubt_weights,
     findings_of,
     weaken,
     window_evidence,
@@ -171,14 +172,13 @@ def conclude(
         requests = tuple(
             dict.fromkeys(_requests_beyond(loaded, by_check, checks, seen, ask, ruled_out))
         )
+    conditional = (*waived, *(open_layers if findings else ()))
+    findings = [doubt_weights(weaken(f, conditional), conditional) for f in findings]
     spoiler = first_spoiled(findings) if findings else None
     spoiled = spoiler.first_bad if spoiler else None
     unfit = unfit_checkpoints(seen)
     whole = [step for step in checkpoint_steps if step not in unfit]
     back_to = resume_from(spoiled, whole) if findings else None
-    conditional = (*waived, *(open_layers if findings else ()))
-    if findings and conditional:
-        findings = [weaken(f, conditional) for f in findings]
     return Verdict(
         incident=ask.incident,
         run=ask.run,

@@ -82,8 +82,8 @@ def build_finding(check: Check, result: CheckResult, seen: Seen) -> Finding:
         verify=fill(pointer.verify or form.verify or cause.verify, seen),
         remedy_kind=pointer.remedy_kind or cause.remedy_kind,
         dilutes=pointer.dilutes or cause.dilutes,
-        weights=cause.weights,
-        rollback=form.rollback or cause.rollback,
+        weights=pointer.weights or cause.weights,
+        rollback=pointer.rollback or form.rollback or cause.rollback,
         log_next=form.log_next or cause.log_next,
         ruled_out=tuple(
             fill(text, seen) for text, bounds in pointer.ruled_out.items() if all_hold(bounds, seen)
@@ -265,34 +265,32 @@ def _dated(aliases: Iterable[str], seen: Seen) -> list[Evidence]:
 
 
 def _narrow(onset: Onset, seen: Seen) -> Onset:
-    """Inside a bracket between two samples, the earliest per-step signal that moved decides."""
+    """A bracket between two samples ends at the first per-step signal that moved in it.
+
+    It does not begin there: what a fault does to a signal may take some steps.
+    """
     window = window_evidence(seen)
     if not onset.sampled or onset.from_start or onset.first_bad is None or window is None:
         return onset
     low = onset.bracket_start or 0
     moved = [
-        (step, str(row[0]), good)
+        (step, str(row[0]))
         for table in window.tables
         if table.title == "signals that moved"
         for row in table.rows
         if isinstance(step := row[2], int)
-        and isinstance(good := row[1], int)
         and row[3] == "abrupt"
         and row[-1] is not False  # step time is shown, and sets no window
         and low < step <= onset.first_bad
     ]
     if not moved:
         return onset
-    step, signal, good = min(moved)
-    return Onset(
-        last_good=max(good, low),
-        first_bad=step,
-        signal=(
-            f"{signal}, the first to move between step {low} and step {onset.first_bad}, where "
-            f"{onset.signal} went bad"
-        ),
-        last_bad=onset.last_bad,
+    step, signal = min(moved)
+    told = (
+        f"{signal}, the first to move between step {low} and step {onset.first_bad}, where "
+        f"{onset.signal} went bad"
     )
+    return onset.model_copy(update={"first_bad": step, "signal": told})
 
 
 def window_evidence(seen: Seen) -> Evidence | None:
@@ -326,6 +324,15 @@ def weaken(finding: Finding, conditional: Iterable[str]) -> Finding:
         return finding
     open_ = f"{' and '.join(f'`{name}`' for name in names)} did not pass, and it rests on that"
     return finding.model_copy(update={"confidence": "medium", "confidence_because": open_})
+
+
+def doubt_weights(finding: Finding, open_layers: Iterable[str]) -> Finding:
+    """Behind an open or waived layer nothing clears the weights: it may hide what spoils them."""
+    names = " and ".join(f"`{name}`" for name in open_layers)
+    if finding.weights != "sound" or not names:
+        return finding
+    rollback = f"not decided: {names} did not pass, and may hide what spoils the weights"
+    return finding.model_copy(update={"weights": "unclear", "rollback": rollback})
 
 
 def _int(value: bool | int | float | None) -> int | None:

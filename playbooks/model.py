@@ -81,6 +81,10 @@ class Pointer(Strict):
     """What would refute it, where that is another thing than for the cause."""
     dilutes: str = ""
     """What only makes the curve look better, where that is another thing than for the cause."""
+    weights: Weights | None = None
+    """What the weights are worth, where that is another thing than for the cause."""
+    rollback: str = ""
+    """How far to go back, where that is another thing than for the cause."""
     experiment: Experiment | None = None
     """A trial that settles this form of the cause, where the cause's own does not fit it."""
 

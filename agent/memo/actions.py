@@ -31,9 +31,7 @@ def actions(
         return
     spoiled = verdict.first_spoiled
     if spoiled is None:
-        yield Row(
-            "stop", "not for the weights' sake: no step spoils them, any checkpoint can be used"
-        )
+        yield Row("stop", "not for this fault's sake: it spoils no weights")
     else:
         onset = verdict.first_bad if spoiled is leading else spoiled.first_bad
         yield Row("stop", _stop(verdict, onset, evidence) + _other(leading, spoiled))
@@ -72,8 +70,9 @@ def _other(leading: Finding, spoiled: Finding) -> str:
 def _go_on(verdict: Verdict) -> str:
     """From where to go on where no finding spoils the weights."""
     if verdict.resume_from is None:
-        return "the weights are sound: go on from the newest checkpoint"
-    return f"from `{one_line(verdict.resume_from)}`, the newest checkpoint: the weights are sound"
+        return "from the newest checkpoint: this fault leaves the weights sound"
+    newest = one_line(verdict.resume_from)
+    return f"from `{newest}`, the newest checkpoint: this fault leaves the weights sound"
 
 
 def _stop_or_go_on(verdict: Verdict, evidence: Mapping[str, Evidence]) -> str:
@@ -154,6 +153,8 @@ def _stop(verdict: Verdict, onset: Onset, evidence: Mapping[str, Evidence]) -> s
 def _resume(verdict: Verdict, onset: Onset) -> str:
     if onset.from_start:
         return "start again: there is no good step to go back to"
+    if onset.first_bad is None:
+        return "not decided, since the fault is not dated: keep every checkpoint"
     at = " before the first bad step"
     if onset.is_bracket and onset.bracket_start is not None:
         at = f" up to step {step(onset.bracket_start)}"

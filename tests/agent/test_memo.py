@@ -858,8 +858,11 @@ def test_what_the_weights_are_worth_is_said_with_what_to_record_next_time() -> N
     shown = memo(incident(findings=(sound,), resume_from="checkpoint-90")).markdown
     assert "| roll back | no rollback: training did not use it |" in shown
     assert "| log next time | the parts per sample |" in shown
-    assert "| from `checkpoint-90`, the newest checkpoint: the weights are sound |" in shown
-    assert "| stop | not for the weights' sake: no step spoils them" in shown
+    assert (
+        "| from `checkpoint-90`, the newest checkpoint: this fault leaves the weights sound |"
+        in shown
+    )
+    assert "| stop | not for this fault's sake: it spoils no weights |" in shown
     assert "use no checkpoint" not in shown
     assert "carries the fault" not in shown
     spoils = SECOND.model_copy(update={"weights": "spoiled"})
@@ -1364,7 +1367,7 @@ def test_no_cause_that_leaves_the_weights_sound_takes_checkpoints_away(
     seen = {"E1": evidence("E1", "take_stock", "it", metrics={"ended": ended})}
     verdict = incident(findings=(sound,), resume_from="checkpoint-90")
     actions = {row.label: row.text for row in first_page(verdict, seen).actions}
-    assert actions["stop"].endswith("any checkpoint can be used")
+    assert actions["stop"] == "not for this fault's sake: it spoils no weights"
     assert "newest checkpoint" in actions["resume"]
 
 

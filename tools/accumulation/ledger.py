@@ -98,7 +98,8 @@ def updates_of(run: Run) -> list[Update]:
 def _possible(part: Microbatch) -> Microbatch:
     """The micro-batch without numbers that no training has."""
     scale = 1.0 if part.scale is None else part.scale
-    weighed = all(1 / LARGEST < v < LARGEST for v in (part.denominator or 0.0, scale))
+    # Below 0: measured on a gradient that has the wrong sign.
+    weighed = all(1 / LARGEST < abs(v) < LARGEST for v in (part.denominator or 0.0, scale))
     return replace(
         part,
         n_samples=_count(part.n_samples),

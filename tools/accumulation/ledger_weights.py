@@ -51,6 +51,9 @@ class MicrobatchWeights(Dated):
     log_agreement: float | None
     """Share of updates whose logged loss is the sum of the ledger's; None where none is logged.
     Below 1 the ledger may hold a part of the micro-batches."""
+    n_negative: int
+    """Updates from an onset on in which all weights are below 0: measured on a gradient, that has
+    the wrong sign."""
     n_off: int
     """Updates from an onset on whose weights add up to more than 1, or to less, nearly all."""
     weight_sum: float
@@ -90,7 +93,10 @@ class _Weights:
     update: Update
     count: FloatArray
     weight: FloatArray
+    """Their size."""
     averaged: bool
+    negative: bool
+    """All of them are below 0."""
 
     @property
     def total(self) -> float:
@@ -136,6 +142,7 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
     above, below = (_lasting(steps, side * np.log(total) > WHOLE) for side in (1, -1))
     off = above if above.sum() > below.sum() else below
     unequal = _lasting(steps, unequal)
+    negative = _lasting(steps, np.array([w.negative for w in best]))
     sums = total[off] if off.any() else total
     middle = float(np.median(sums))
     factor = whole_factor(middle)
@@ -151,6 +158,7 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
         accumulation_steps=accumulation,
         by_tokens=by_tokens,
         log_agreement=log_agreement([w.update for w in best]),
+        n_negative=int(negative.sum()),
         n_off=int(off.sum()),
         weight_sum=round(middle, 6),
         weight_sum_off=round(max(middle, 1 / middle) - 1, 6),
@@ -167,10 +175,11 @@ def check_microbatch_weights(run: Run) -> Measured[MicrobatchWeights]:
         and all(_padded(run, w) for w, o in zip(best, off, strict=True) if o),
         loss_of_parts=None if losses is None else round(losses[0], 6),
         loss_one_denominator=None if losses is None else round(losses[1], 6),
-        **asdict(span_of(steps, off | unequal)),
+        **asdict(span_of(steps, negative if negative.any() else off | unequal)),
     )
     unit = "tokens" if by_tokens else "rows"
     off_text = f" ({metrics.n_off} updates off)" if metrics.n_off else ""
+    off_text += f" ({metrics.n_negative} of them below 0)" if metrics.n_negative else ""
     return Measured(
         metrics,
         f"{len(best)} updates of {metrics.n_microbatches} micro-batches: the weights of trained "
@@ -208,11 +217,13 @@ def _read(updates: Sequence[Update], unit: str, run: Run) -> list[_Weights]:
         count = np.array(counts, float) * ((cap or 1.0) if unit == "constant" else 1.0)
         scale = np.array([1.0 if p.scale is None else p.scale for p in update.parts])
         weight = scale / np.array(below, float)
+        negative = bool((weight[count > 0] < 0).all())
+        weight = np.abs(weight)
         averaged = update.averaged
         if averaged is None:  # the reading that finds less
             averaged = abs(math.log(count @ weight / update.ranks)) < abs(math.log(count @ weight))
         weight = weight / (update.ranks if averaged else 1)
-        found.append(_Weights(update, count, weight, averaged))
+        found.append(_Weights(update, count, weight, averaged, negative))
     return found
 
 

@@ -87,6 +87,15 @@ def test_a_denominator_that_spans_a_generation_batch(
     assert found["loss_one_denominator"] == pytest.approx(1.0)
 
 
+def test_a_gradient_of_the_wrong_sign_shows_in_its_denominator(weights: Measure) -> None:
+    right, turned = ranks(1, below=8.0), ranks(1, below=-8.0)
+    found = weights(right, right, turned, turned, turned, loss_type="grpo")
+    assert (found["n_negative"], found["n_off"], found["weight_sum"]) == (3, 0, 1.0)
+    assert (found["last_good_step"], found["first_bad_step"]) == (2, 3)
+    found = weights(right, turned, right, right, loss_type="grpo")
+    assert found["n_negative"] < 2, "one of many is no rule"
+
+
 LENGTHS, TERMS = [10, 100, 400, 1500], [1.0, -1.0, 0.5, -0.25]
 
 
