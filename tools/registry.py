@@ -183,6 +183,7 @@ _MODULES = {
         "schedule",
         "step_size",
         "update_at_resume",
+        "heavy_update",
         "update_size",
         "weight_moves",
     ),

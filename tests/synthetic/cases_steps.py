@@ -54,6 +54,14 @@ class NoKl(Shared):
 
 CASES = [
     Case("o40", lambda: Shared(rate=0.5, prompts=2), "incident", STEP, (1, 12), {CHECK: "fail"}),
+    Case(
+        "o66",
+        lambda: Shared(rate=2.0, cap=30),
+        "incident",
+        STEP,
+        checks={"optimizer.heavy_update": "fail"},
+    ),
+    Case("o67", lambda: Shared(rate=1.0), "incident", STEP),
     Case("o41", lambda: Shared(rate=0.01), "healthy", twin_of=STEP),
     Case(
         "o42",
