@@ -21,6 +21,8 @@ START = 20
 """Groups from which a share is read."""
 LATE, LATE_SHARE = 20, 0.1
 """Step, and share of the last step, above which the first one is not the start of training."""
+ENOUGH = 8
+"""Groups that a third of the run has at least."""
 EQUAL = 1e-4
 """Rewards of a group count as equal below this spread: float32 noise is about 1e-7."""
 
@@ -82,15 +84,14 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
     values = rows.part(name) if name else rows.total
     top, bottom = _extremes(values)
     table = _per_step(rows, values, top, bottom)
-    thirds = np.array_split(table, 3)
+    first, last = _ends(table)
     groups = table[:, 1].sum()
     size = int(np.median(table[:, 6]))
-    last = thirds[2] if len(thirds[2]) else table
     no_contrast = last[:, 2:5].sum() / last[:, 1].sum()
-    late = _solved(rows, values, top)
+    late = _solved(rows, values, top, since=last[0, 0])
     predicted = predicted_share(late, size) if len(late) and size > 1 else None
     error = math.sqrt(max(1e-9, (predicted or 0) * (1 - (predicted or 0))) / last[:, 1].sum())
-    good, first = _onset(table)
+    good, bad = _onset(table)
     binary = top is not None
     metrics = ZeroVariance(
         n_groups=int(groups),
@@ -98,22 +99,22 @@ def count_zero_variance(run: Run, *, part: str = "") -> Measured[ZeroVariance]:
         share_all_right=_round(table[:, 2].sum() / groups),
         share_all_wrong=_round(table[:, 3].sum() / groups),
         share_other_constant=_round(table[:, 4].sum() / groups),
-        all_right_first=_share(thirds[0], 2),
+        all_right_first=_share(first, 2),
         all_right_start=_share(table[: _start(table)], 2),
         begins_late=bool(table[0, 0] > max(LATE, LATE_SHARE * table[-1, 0])),
         all_right_last=_share(last, 2),
-        all_wrong_first=_share(thirds[0], 3),
+        all_wrong_first=_share(first, 3),
         all_wrong_last=_share(last, 3),
         no_contrast_last=_round(no_contrast),
         predicted_last=None if predicted is None else _round(predicted),
         above_prediction=None if predicted is None else _round((no_contrast - predicted) / error),
         total_constant_last=_round(last[:, 7].sum() / last[:, 1].sum()),
-        solve_rate_first=_round(float(thirds[0][:, 5].mean())) if binary else None,
+        solve_rate_first=_round(float(first[:, 5].mean())) if binary else None,
         solve_rate_last=_round(float(last[:, 5].mean())) if binary else None,
         last_good_step=good,
-        first_bad_step=first,
-        from_start=first is not None and good is None,
-        sampled=_between(table, good, first),
+        first_bad_step=bad,
+        from_start=bad is not None and good is None,
+        sampled=_between(table, good, bad),
     )
     shown = np.unique(np.linspace(0, len(table) - 1, min(len(table), 120)).astype(int))
     per_step = Table(
@@ -206,13 +207,25 @@ def _per_step(
     )
 
 
-def _solved(rows: RowTable, values: FloatArray, top: float | None) -> FloatArray:
-    """(K,) right answers of each group of the last third; empty where right is not known."""
+def _ends(table: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The rows of the first and of the last third of the steps, of eight groups at least.
+
+    Thirds of the time, not of the rows: kept steps crowd around what they were kept for.
+    """
+    step, groups = table[:, 0], table[:, 1]
+    third = (step[-1] - step[0]) / 3
+    early = (step <= step[0] + third) | (np.cumsum(groups) - groups < ENOUGH)
+    late = (step >= step[-1] - third) | (np.cumsum(groups[::-1])[::-1] - groups < ENOUGH)
+    return table[early], table[late]
+
+
+def _solved(rows: RowTable, values: FloatArray, top: float | None, since: float) -> FloatArray:
+    """(K,) right answers of each group from a step on; empty where right is not known."""
     if top is None:
         return np.empty(0)
     right = (values >= top - EQUAL).astype(np.float64)
     solved = np.bincount(rows.group, weights=right).astype(np.float64)
-    found: FloatArray = solved[rows.group_step >= len(rows.steps) - max(1, len(rows.steps) // 3)]
+    found: FloatArray = solved[rows.steps[rows.group_step] >= since]
     return found
 
 

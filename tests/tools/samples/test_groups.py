@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import run_tool
 from firstbad.tools.run import RolloutBatch, Run
-from firstbad.tools.samples.groups import predicted_share
+from firstbad.tools.samples.groups import _ends, predicted_share
 
 TOOL = "count_zero_variance"
 ONSET = 31
@@ -208,3 +208,14 @@ def test_where_the_rollouts_begin(make_run: MakeRun, batch: MakeBatch, measure: 
     learned = measure(TOOL, run(1, 3))
     assert (learned["all_right_start"], learned["all_right_first"]) == (0, 0.7)
     assert measure(TOOL, run(400, 0))["begins_late"] is True
+
+
+def test_thirds_are_of_the_time_and_not_of_the_steps_that_were_kept() -> None:
+    steps = [1.0, 31, 32, 33, 37, 38, 39, 40]
+    early, late = _ends(np.array([[s, 8, 0, 0, 0, 0, 8, 0] for s in steps]))
+    assert early[:, 0].tolist() == [1]
+    assert late[:, 0].tolist() == steps[1:]
+    few = np.array([[s, 2, 0, 0, 0, 0, 8, 0] for s in steps])  # eight groups at least
+    assert _ends(few)[0][:, 0].tolist() == steps[:4]
+    one = np.array([[5.0, 2, 0, 0, 0, 0, 8, 0]])
+    assert [len(part) for part in _ends(one)] == [1, 1]
