@@ -212,8 +212,8 @@ def trained(micro: Micro, settings: Settings) -> Any:
     passed = micro.passed
     assert passed is not None
     stated = micro.wide(micro.mask).bool()
-    if passed.gradient is None:
-        return stated
+    if passed.gradient is None or not bool(torch.isfinite(passed.gradient).all()):
+        return stated  # NaN spreads over all places, whatever is trained
     flows = passed.gradient != 0
     slopes = slope(micro, settings)
     tells = (slopes.abs() > DUE) & flows.any(dim=1, keepdim=True)
@@ -235,7 +235,8 @@ def denominator(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[fl
     assert passed is not None
     if passed.gradient is None:
         return None, ""
-    use = mask & (slopes.abs() > _FEWEST) & torch.isfinite(slopes) & (passed.gradient != 0)
+    finite = torch.isfinite(slopes) & torch.isfinite(passed.gradient)
+    use = mask & (slopes.abs() > _FEWEST) & finite & (passed.gradient != 0)
     if not bool(use.any()):
         return None, ""
     counts = mask.sum(dim=1, keepdim=True).clamp(min=1).expand_as(mask)[use].double()
