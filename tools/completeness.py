@@ -100,6 +100,7 @@ def whole_rows(run: Run, batch: RolloutBatch) -> RolloutBatch:
         gold=None if batch.gold is None else [batch.gold[i] for i in rows],
         finish=None if batch.finish is None else [batch.finish[i] for i in rows],
         n_tokens=None if batch.n_tokens is None else batch.n_tokens[keep],
+        n_sampled=None if batch.n_sampled is None else batch.n_sampled[keep],
     )
 
 

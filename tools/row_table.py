@@ -118,6 +118,13 @@ class RowTable:
         )
 
     @cached_property
+    def n_sampled(self) -> FloatArray:
+        """(N,) completion tokens that the policy sampled, where the source tells; else NaN."""
+        return np.concatenate(
+            [np.full(len(b), np.nan) if b.n_sampled is None else b.n_sampled for b in self.batches]
+        )
+
+    @cached_property
     def cut(self) -> BoolArray:
         """(N,) rows that ended at the cap by their finish reason; none where none is written."""
         return self.by_reason(np.zeros(len(self.step), bool), all_told=False)

@@ -134,6 +134,8 @@ class RolloutBatch:
     """Finish reasons (`stop`, `length`), where the source writes them."""
     n_tokens: IntArray | None = None
     """(R,) completion tokens, where the source writes them."""
+    n_sampled: IntArray | None = None
+    """(R,) ... without those of tools, where it tells them apart."""
     group_source: Literal["key", "position", "prompt"] = "position"
     sample: Sequence[str] | None = None
     """Names of the rows, where the source gives them; equal names are equal samples."""

@@ -272,7 +272,7 @@ def trained_tokens(run: Run, rows: RowTable, counts: TokenCounts, units: Units) 
     the denominator of the loss counts what was trained all the same. A surplus that follows the
     longest row of the step is padding; any other difference is spread by the prompt, or evenly.
     """
-    n = counts.rows
+    n = np.where(np.isnan(rows.n_sampled), counts.rows, rows.n_sampled)
     if run.config.flag("mask_truncated_completions") is True:
         n = np.where(counts.cut, 0.0, n)
     mean = rows.mean(n)

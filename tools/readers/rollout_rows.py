@@ -88,6 +88,7 @@ def batch_of(root: Root, step: int, rows: Sequence[Row], group_size: int | None)
         gold=[answer_text(value) for value in gold] if gold else None,
         finish=[v if isinstance(v, str) else None for v in finish] if finish else None,
         n_tokens=_whole(n_tokens),
+        n_sampled=_whole(columns.numbers(("n_sampled",))),
         sample=None if named is None else [as_text(value) for value in named],
         prompt_id=None if prompt_ids is None else [as_text(value) for value in prompt_ids],
         policy_version=version if version is not None and np.isfinite(version).any() else None,

@@ -51,6 +51,24 @@ def test_hand_computed_slope(make_run: MakeRun, batch: MakeBatch, measure: Measu
     assert found["from_start"]
 
 
+def test_what_tools_wrote_is_not_in_the_loss(
+    make_run: MakeRun, batch: MakeBatch, measure: Measure
+) -> None:
+    # As above, and of the second row's tokens a tool wrote 7.
+    steps = range(1, 21)
+    rows = [
+        replace(
+            batch(s, rewards={"correct": [1, 0]}, advantage=[1, -1], n_tokens=[10, 17 + s]),
+            n_sampled=np.array([10, 10 + s]),
+        )
+        for s in steps
+    ]
+    logged = [s / (20 + s) for s in steps]
+    config = {"loss_type": "dapo"}
+    found = measure(TOOL, make_run(rollouts=rows, signals={"loss": logged}, config=config))
+    assert (found["slope"], found["correlation"]) == (1, 1)
+
+
 @pytest.mark.parametrize("masked", [True, False])
 def test_truncated_rows_that_are_masked_are_not_in_the_loss(
     make_run: MakeRun, batch: MakeBatch, measure: Measure, masked: bool

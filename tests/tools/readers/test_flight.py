@@ -225,6 +225,16 @@ def test_a_step_that_trains_a_part_of_its_batch_keeps_both(tmp_path: Path) -> No
     assert at_3.sample == ["1-2", "1-3"]
 
 
+def test_tokens_of_tools_are_told_from_those_of_the_policy(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        recorder.scalars(1, loss=0.1)
+        recorder.capture(1, rollouts=[{**r, "n_tokens": 9, "n_sampled": 7} for r in rows(1, 2)])
+    batch = open_run(str(tmp_path)).rollouts.batch(1)
+    assert batch.n_tokens is not None
+    assert batch.n_sampled is not None
+    assert (batch.n_tokens.tolist(), batch.n_sampled.tolist()) == ([9, 9], [7, 7])
+
+
 def test_a_table_with_other_rows_than_the_record_counts_for_the_run(tmp_path: Path) -> None:
     with Recorder(tmp_path / "record") as recorder:
         recorder.capture(1, rollouts=rows(1, 2))

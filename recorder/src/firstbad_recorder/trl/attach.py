@@ -283,7 +283,10 @@ class _Attachment:
         self.generation = rows.Generation(number, found)
         device = output["completion_ids"].device
         output[rows.ROW] = torch.arange(len(found), device=device)
-        output[rows.SOURCE] = rows.sources(self.trainer, output, self.scored)
+        source = output[rows.SOURCE] = rows.sources(self.trainer, output, self.scored)
+        if bool((source == rows.TOOL).any()):
+            for row, n in zip(found, (source == rows.SAMPLED).sum(dim=1).tolist()):
+                row["n_sampled"] = n
 
     def begin_micro(self, inputs: dict[str, Any]) -> Micro | None:
         """The micro-batch whose loss is computed now."""
