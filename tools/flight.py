@@ -196,6 +196,8 @@ class FlightStep:
     """One captured step, beside its rollouts and token arrays."""
 
     step: int
+    time: float | None = None
+    """Seconds since 1970."""
     kept: Kept | None = None
     why: str | None = None
     whole_groups: bool | None = None

@@ -156,6 +156,42 @@ def _rollouts(
     )
 
 
+def set_aside_abandoned(
+    root: Root,
+    kept: Kept,
+    resumes: Sequence[tuple[int, float]],
+    clock: Mapping[int, float],
+) -> None:
+    """Leave out steps of a process that died, where a later one made them again.
+
+    What it kept of them is of other weights than the metrics, which the later one wrote.
+
+    Args:
+        root: Notes what was left out.
+        kept: The record; changed.
+        resumes: First step of each later process, and when it was made.
+        clock: When each step was logged, the last time.
+    """
+    left = {
+        step
+        for first, began in resumes
+        for step in kept.flight.steps
+        if step >= first and clock.get(step, 0.0) >= began > (kept.flight.at(step).time or began)
+    }
+    kept.flight.asked.clear()
+    if not left:
+        return
+    kept.flight.steps = tuple(s for s in kept.flight.steps if s not in left)
+    for part in (kept.rollouts, kept.rows, kept.captures):
+        if part is not None:
+            part.steps = np.array([s for s in part.steps.tolist() if s not in left], np.int64)
+    named = ", ".join(map(str, sorted(left)[:10])) + (", ..." if len(left) > 10 else "")
+    root.note(
+        "abandoned",
+        f"kept steps left out, since a later process made them again from a checkpoint: {named}",
+    )
+
+
 def _device(said: Mapping[str, Any]) -> str | None:
     return as_text(said["device"]) if isinstance(said.get("device"), str) else None
 

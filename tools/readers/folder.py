@@ -16,7 +16,12 @@ from firstbad.tools.readers.checkpoints import read_checkpoints
 from firstbad.tools.readers.completions import read_completions
 from firstbad.tools.readers.config import read_config
 from firstbad.tools.readers.console import read_console
-from firstbad.tools.readers.flight import joined_rollouts, read_flight, together
+from firstbad.tools.readers.flight import (
+    joined_rollouts,
+    read_flight,
+    set_aside_abandoned,
+    together,
+)
 from firstbad.tools.readers.history import read_history
 from firstbad.tools.readers.launch import read_launch
 from firstbad.tools.readers.log import Log
@@ -60,6 +65,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
     kept = read_flight(root, record, group_size, answers)
     tables = find_tables(root, skip=list(dumps), leave=record.files | kept.files)
     logged = read_metrics(root, tables.metrics, clocks=record.metrics)
+    set_aside_abandoned(root, kept, record.resumes, logged.clock)
     console = read_console(
         root,
         logging_steps=_whole(config, "logging_steps") or 1,

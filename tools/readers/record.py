@@ -44,6 +44,8 @@ class Record:
     """Library whose trainer was recorded, where the record says it and its keys are known."""
     ranks: set[int] = field(default_factory=set)
     """Processes that recorded side by side."""
+    resumes: list[tuple[int, float]] = field(default_factory=list)
+    """First step of each later process, and when it was made."""
     processes: list[tuple[int | None, Mapping[str, Any]]] = field(default_factory=list)
     """What each process wrote of itself, with its first step: None for the first, and where that
     is not known."""
@@ -171,6 +173,12 @@ def _restarted_at(events: list[Event], n: int) -> list[int | None]:
     return steps if len(steps) == n else [None] * n
 
 
+def _resumed(record: Record, row: Mapping[str, Any]) -> None:
+    step, time = step_number(row.get("step")), row.get("time")
+    if step is not None and isinstance(time, (int, float)):
+        record.resumes.append((step, float(time)))
+
+
 def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
     file = root.first(name)
     data = None if file is None else root.try_read(file)
@@ -182,6 +190,8 @@ def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
             root.note("lines_skipped", f"`{name}`: line {number} is no JSON object")
             continue
         kind, text = as_text(row.get("kind")), as_text(row.get("text"))
+        if kind == "resume" and text == CONTINUES:
+            _resumed(record, row)
         if kind not in get_args(EventKind):  # a word of the run's own
             kind, text = "phase", f"{kind}: {text}"
         yield Event(cast(EventKind, kind), step_number(row.get("step")), text, name)

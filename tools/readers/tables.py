@@ -86,6 +86,8 @@ class Metrics:
     log: Log = field(default_factory=Log)
     events: list[Event] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    clock: dict[int, float] = field(default_factory=dict)
+    """When a step was logged, the last time; seconds since 1970."""
 
 
 def read_metrics(root: Root, files: Iterable[File], clocks: Collection[str] = ()) -> Metrics:
@@ -101,7 +103,8 @@ def read_metrics(root: Root, files: Iterable[File], clocks: Collection[str] = ()
             root.note("file_skipped", str(error))
             continue
         if file.name in clocks:
-            own.log.series.pop("time", None)
+            time = own.log.series.pop("time", None)
+            found.clock |= {} if time is None else dict(zip(time.steps, time.values, strict=True))
         before = "eval_" if _EVALUATION.search(file.name) else ""
         for key, series in own.log.series.items():
             name = key if key.startswith(("eval_", "eval/")) else before + key

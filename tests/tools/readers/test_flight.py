@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +251,29 @@ def test_a_table_with_other_rows_than_the_record_counts_for_the_run(tmp_path: Pa
     own = rows_of_capture(run, 1)
     assert own is not None
     assert len(own) == 2
+
+
+def test_steps_that_a_later_process_made_again_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(first: int, last: int, kept: Sequence[int], at: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: at)
+        recorder = Recorder(tmp_path, process_ends=False)
+        for step in range(first, last + 1):
+            recorder.scalars(step, loss=0.1)
+            if step in kept:
+                recorder.capture(step, rollouts=rows(step, 2), tokens={"token_id": [[1]] * 2})
+
+    made(1, 6, kept=(2, 3, 4, 6), at=1000.0)  # killed; from a checkpoint at step 2 on:
+    made(3, 5, kept=(3,), at=2000.0)
+    run = open_run(str(tmp_path))
+    # Step 6 was not made again so far.
+    assert run.flight.steps == (2, 3, 6)
+    assert run.rollouts.steps.tolist() == run.captures.steps.tolist() == [2, 3, 6]
+    assert (
+        "made them again from a checkpoint: 4"
+        in [n.text for n in run.notes if n.code == "abandoned"][0]
+    )
 
 
 @pytest.mark.parametrize("tools", [False, True])
