@@ -96,6 +96,8 @@ def _ended(onset: Onset) -> str:
     """That a fault ended, as a sentence; empty where it goes on, or its end is not known."""
     if onset.last_bad is None:
         return ""
+    if onset.sampled:
+        return f" It was over by step {onset.last_bad + 1}."
     first = "the start" if onset.from_start else f"step {onset.first_bad}"
     return f" It lasted from {first} to step {onset.last_bad}."
 

@@ -83,7 +83,7 @@ class Onset(Record):
     not make the step a good one."""
     from_start: bool = False
     last_bad: int | None = None
-    """Last bad step of a fault that ended; None where it goes on, or its end is not known."""
+    """Last step that may be bad, of a fault that ended; None where it goes on."""
 
     @property
     def bracket_start(self) -> int | None:

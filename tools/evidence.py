@@ -29,7 +29,8 @@ class Dated(Metrics):
     first_bad_step: int | None = None
     """First step at which it was seen outside."""
     last_bad_step: int | None = None
-    """Last step outside, where it came back and every step was measured; None where it did not."""
+    """Last step that may be outside, where it came back: the one before it was seen inside again.
+    None where it did not."""
     quiet_step: int | None = None
     """For a test that is only necessary: last step at which it was quiet. It opens the bracket of
     the onset and marks no step as good."""

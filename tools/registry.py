@@ -202,6 +202,7 @@ _MODULES = {
         "reward_parts",
         "scoring_errors",
         "scoring_time",
+        "silent_part",
         "spikes",
         "two_judges",
         "unscored",

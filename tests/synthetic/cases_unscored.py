@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from synthetic.cases import Case
@@ -72,6 +74,33 @@ class OutOfLoss(ScoresLost):
         return mask
 
 
+class Silent(Trainer):
+    """For seven steps the verifier returns nothing, and the rows are paid for their form alone."""
+
+    def speaks(self) -> bool:
+        return not 31 <= self.step <= 37
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        parts = super().score(batch)
+        return parts if self.speaks() else {"format": parts["format"]}
+
+    def total(self, parts: Mapping[str, Array]) -> Array:
+        if "correct" in parts:
+            return super().total(parts)
+        return self.s.weights[1] * next(iter(parts.values()))
+
+
+class OtherTask(Silent):
+    """Every tenth step is another task's, whose own part scores it."""
+
+    def speaks(self) -> bool:
+        return self.step % 10 != 0
+
+    def score(self, batch: Batch) -> dict[str, Array]:
+        parts = super().score(batch)
+        return parts if self.speaks() else {"other": parts["format"]}
+
+
 LISTS, SCORED = "records.score_lists", "reward.unscored"
 CASES = [
     Case(
@@ -106,5 +135,7 @@ CASES = [
         checks={LISTS: "pass", SCORED: "pass"},
         twin_of="id.rows",
     ),
+    Case("w72", Silent, "incident", "reward.verifier_outage", (31, 31), {"reward.silent": "fail"}),
+    Case("w73", OtherTask, "healthy", checks={"reward.silent": "pass"}),
     Case("r132", OutOfLoss, "healthy", checks={LISTS: "pass"}, twin_of="id.rows"),
 ]

@@ -164,7 +164,7 @@ def span_of(steps: Sequence[int], bad: BoolArray, lasting: float = LASTING) -> S
     return Span(
         before,
         steps[first],
-        steps[last] if last < len(steps) - 1 else None,
+        steps[last + 1] - 1 if last < len(steps) - 1 else None,
         first == 0,
         before is not None and steps[first] - before > 1,
     )

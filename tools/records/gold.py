@@ -231,7 +231,7 @@ def _dated(off: bool, stretch: Stretch | None, steps: IntArray) -> dict[str, Any
         "last_good_step": int(steps[first - 1]) if first else None,
         "first_bad_step": int(steps[first]),
         "from_start": first == 0,
-        "last_bad_step": int(steps[stretch.stop - 1])
+        "last_bad_step": int(steps[stretch.stop]) - 1
         if stretch and stretch.stop < len(steps)
         else None,
     }

@@ -118,7 +118,7 @@ def _measured(
         mixed_share=round(mixed / groups, 6) if groups else 0.0,
         last_good_step=steps[stretch.first - 1] if stretch and not at_start else None,
         first_bad_step=first,
-        last_bad_step=steps[stretch.stop - 1] if stretch and stretch.stop < len(steps) else None,
+        last_bad_step=steps[stretch.stop] - 1 if stretch and stretch.stop < len(steps) else None,
         from_start=at_start,
     )
     shown = [e for e in examples if first is None or int(str(e[0])) >= first]

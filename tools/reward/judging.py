@@ -222,7 +222,7 @@ def rejudge(run: Run, *, part: str = "") -> Measured[Judging]:
         batch_level=_batch_level(where, rejected & inside, judged.right & inside),
         last_good_step=_last_good(steps, totals, began) if began else None,
         first_bad_step=first,
-        last_bad_step=None if stretch is None or reaches_end else int(steps[stretch.stop - 1]),
+        last_bad_step=None if stretch is None or reaches_end else int(steps[stretch.stop]) - 1,
         from_start=began is not None and began.first == 0,
     )
     tables = [_per_step(steps, where, judged), _examples(judged, rejected | accepted, inside)]

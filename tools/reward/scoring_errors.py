@@ -84,7 +84,7 @@ def count_scoring_errors(run: Run) -> Measured[ScoringErrors]:
         one_score_others=_most_common(values, scored & ~failed)[1],
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
-        last_bad_step=steps[stretch.stop - 1] if stretch and stretch.stop < len(steps) else None,
+        last_bad_step=steps[stretch.stop] - 1 if stretch and stretch.stop < len(steps) else None,
         from_start=first == 0,
     )
     kinds = Counter(text for text in texts if text)

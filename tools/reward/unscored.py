@@ -112,7 +112,7 @@ def count_unscored(run: Run) -> Measured[Unscored]:
         last_good_step=steps[first - 1] if first else None,
         first_bad_step=None if first is None else steps[first],
         last_bad_step=(
-            steps[stretch.stop - 1] if often and stretch and stretch.stop < len(steps) else None
+            steps[stretch.stop] - 1 if often and stretch and stretch.stop < len(steps) else None
         ),
         from_start=first == 0,
     )
