@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,8 @@ from firstbad.tools.stats import first_of_run
 
 OFTEN = 0.3
 """Share of repeated prompts in a step, beyond chance, that dates a lack of variety."""
+FEWEST = 30
+"""Groups over which a share is told."""
 STEADY = 0.9
 """Share of the steps in which a design must show; the last of an epoch may be a part of one."""
 PLACES = 64
@@ -33,7 +36,7 @@ class Variety(HeldToSettings):
     duplicate_share: float
     """Of groups: another group of the same step has the same prompt. Mean over the run."""
     duplicate_share_worst: float
-    """The same over the tenth of the run where it is highest."""
+    """The same over the tenth of the run (and 30 groups at least) where it is highest."""
     duplicate_excess: float
     """`duplicate_share_worst` less what drawing from the run's distinct prompts gives by chance."""
     adjacent_share: float
@@ -84,23 +87,24 @@ def check_prompt_variety(run: Run) -> Measured[Variety]:
         repeated.append(len(distinct & (seen - drawn)) / len(distinct))
         seen |= distinct
         drawn |= distinct
-    chance = float(np.mean(groups)) / len(seen)
+    per_step = float(np.mean(groups))
+    chance = per_step / len(seen)
     doubled, stayed = np.array(duplicate), np.array(adjacent)
     steps = [b.step for b in batches]
     often = (doubled - chance / 2 > OFTEN) | (stayed - chance > OFTEN)
     at = first_of_run(often.tolist(), length=min(3, len(often)))
-    copies = _copies(batches, doubled)
+    copies = _copies(batches, doubled, per_step)
     alike, alike_least = _alike(batches) if copies else (None, None)
     metrics = Variety(
         n_steps=len(batches),
         n_distinct=len(seen),
-        groups_per_step=round(float(np.mean(groups)), 3),
+        groups_per_step=round(per_step, 3),
         duplicate_share=round(float(doubled.mean()), 6),
-        duplicate_share_worst=_worst(doubled),
-        duplicate_excess=round(_worst(doubled) - chance / 2, 6),
+        duplicate_share_worst=_worst(doubled, per_step),
+        duplicate_excess=round(_worst(doubled, per_step) - chance / 2, 6),
         adjacent_share=round(float(stayed.mean()), 6),
-        adjacent_share_worst=_worst(stayed),
-        adjacent_excess=round(_worst(stayed) - chance, 6),
+        adjacent_share_worst=_worst(stayed, per_step),
+        adjacent_excess=round(_worst(stayed, per_step) - chance, 6),
         repeated_share=round(float(np.mean(repeated)), 6),
         copies=copies,
         copies_alike=alike,
@@ -154,13 +158,13 @@ def _groups_of(batch: RolloutBatch) -> dict[str, list[list[int]]]:
     return found
 
 
-def _copies(batches: list[RolloutBatch], duplicate: FloatArray) -> int | None:
+def _copies(batches: list[RolloutBatch], duplicate: FloatArray, per_step: float) -> int | None:
     """Groups of the prompt that has the most, the median of the steps; None without a design."""
     most = np.array([max(map(len, _groups_of(batch).values())) for batch in batches])
     first = slice(0, EARLY)
     if most[first].min() < 2 or np.mean(most >= 2) < STEADY:
         return None
-    if duplicate[first].mean() < _worst(duplicate) / 2:
+    if duplicate[first].mean() < _worst(duplicate, per_step) / 2:
         return None  # prompts that repeat by chance, and then by far more
     return int(np.median(most))
 
@@ -189,7 +193,11 @@ def _alike(batches: list[RolloutBatch]) -> tuple[float | None, float | None]:
     return round(float(np.mean(at_one)), 6), round(float(np.mean(beyond)) - 3 * error, 6)
 
 
-def _worst(share: FloatArray) -> float:
-    size = max(1, len(share) // 10)
+def _worst(share: FloatArray, groups: float) -> float:
+    """Mean over the tenth of the run where it is highest, or over as many groups as tell a share.
+
+    With two groups a step, one coincidence makes a half of it.
+    """
+    size = min(len(share), max(1, len(share) // 10, math.ceil(FEWEST / groups)))
     sums = np.convolve(share, np.ones(size) / size, mode="valid")
     return round(float(sums.max()), 6)
