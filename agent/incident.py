@@ -66,6 +66,8 @@ class IncidentRecord:
     """Command and time limits of the judge that was given; empty without one."""
     code: str = ""
     """Path of the loss code that was given, wherever the next process is started; empty without."""
+    recorded: bool = False
+    """A flight recorder kept steps of the run."""
     schema: int = SCHEMA
 
 

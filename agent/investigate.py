@@ -140,6 +140,7 @@ def _begin(
             "run_at": absolute(ref),
             "replays": [absolute(other) for other in replays],
             "framework": run.framework,
+            "recorded": bool(run.flight.steps),
             "complaint": said.raw,
             "noticed_step": said.noticed_step,
             "symptoms": said.symptoms,

@@ -182,6 +182,7 @@ def ask_of(record: IncidentRecord) -> Ask:
         incident=record.id,
         run=record.run,
         framework=record.framework,
+        recorded=record.recorded,
         complaint=record.complaint,
         noticed_step=record.noticed_step,
         symptoms=tuple(record.symptoms),
@@ -211,7 +212,7 @@ def question(
             check,
             seen,
             layer=layer.id,
-            framework=ask.framework,
+            dialects=ask.dialects,
             run=ask.run,
             longer=loaded.playbook.longer,
         )

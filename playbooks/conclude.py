@@ -56,12 +56,19 @@ class Ask(Record):
     incident: str
     run: str
     framework: str
+    recorded: bool = False
+    """A flight recorder was there."""
     complaint: str = ""
     noticed_step: int | None = None
     symptoms: tuple[str, ...] = ()
     """What the complaint says, in the words of its grammar."""
     not_understood: str = ""
     """What of it was not understood, as a sentence; empty where all was."""
+
+    @property
+    def dialects(self) -> tuple[str, ...]:
+        """What wrote the run, as the texts of requests are named; the best way to get more first."""
+        return ("record", self.framework) if self.recorded else (self.framework,)
 
 
 def conclude(
@@ -261,7 +268,7 @@ def _not_checked(
         if result.outcome == "inconclusive" and result.reason != "tool_error":
             check = by_check[result.layer, result.check]
             asked = requests_of(
-                check, seen, layer=result.layer, framework=ask.framework, run=ask.run, longer=longer
+                check, seen, layer=result.layer, dialects=ask.dialects, run=ask.run, longer=longer
             )
         yield NotChecked(
             layer=result.layer,
@@ -301,7 +308,7 @@ def _requests(
             open_ = result.strength not in ("direct", "certified") and _lacks(check, seen)
         if open_ or f"{result.layer}.{result.check}" in wanted:
             yield from requests_of(
-                check, seen, layer=result.layer, framework=ask.framework, run=ask.run, longer=longer
+                check, seen, layer=result.layer, dialects=ask.dialects, run=ask.run, longer=longer
             )
     for each in unanswered:
         yield from request_of(each, ask.run)
@@ -337,7 +344,7 @@ def _requests_beyond(
                 by_check[r.layer, r.check],
                 seen,
                 layer=r.layer,
-                framework=ask.framework,
+                dialects=ask.dialects,
                 run=ask.run,
                 longer=loaded.playbook.longer,
             )

@@ -194,7 +194,7 @@ def _check_names(check: Check, aliases: Aliases, order: list[str], layer: Layer)
             yield from _measure(measure, aliases)
         if isinstance(ask.need, dict) and "default" not in ask.need:
             yield f"request `{next(iter(ask.need), '')}` has no `default` for other frameworks"
-        frameworks = {"default", *framework_names()}
+        frameworks = {"default", "record", *framework_names()}
         for name in ask.need if isinstance(ask.need, dict) else ():
             if name not in frameworks:
                 yield f"request: no framework `{name}`{_offer(name, frameworks)}"

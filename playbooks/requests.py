@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from firstbad.playbooks.fill import fill
 from firstbad.playbooks.gate import Seen, all_hold
@@ -13,9 +14,11 @@ from firstbad.playbooks.results import NEW_RUN, Request
 
 
 def requests_of(
-    check: Check, seen: Seen, *, layer: str, framework: str, run: str, longer: str = ""
+    check: Check, seen: Seen, *, layer: str, dialects: Sequence[str], run: str, longer: str = ""
 ) -> list[Request]:
     """One request for each kind of evidence that is missing.
+
+    `dialects`: what wrote the run, as texts of an ask are named; the first that has one counts.
 
     An ask without `unless` is for when nothing else is missing. What every step of a short run has
     is not missing: `longer`, once, asks for more steps.
@@ -24,7 +27,7 @@ def requests_of(
     def need_of(ask: Ask) -> tuple[str, bool]:
         if longer and ask.in_every_step and all_hold(ask.in_every_step, seen):
             return fill(longer, seen), True
-        return _need(ask, framework), ask.new_run
+        return _need(ask, dialects), ask.new_run
 
     asks = (Ask(need=check.request),) if isinstance(check.request, str) else check.request
     missing = [ask for ask in asks if ask.unless and not all_hold(ask.unless, seen)]
@@ -43,8 +46,8 @@ def requests_of(
     ]
 
 
-def _need(ask: Ask, framework: str) -> str:
-    """The text for a framework; empty where it has nothing to ask for."""
+def _need(ask: Ask, dialects: Sequence[str]) -> str:
+    """The text in the first of these dialects that has one; empty where it has nothing to ask."""
     if isinstance(ask.need, str):
         return ask.need
-    return ask.need.get(framework, ask.need["default"])
+    return next(ask.need[name] for name in (*dialects, "default") if name in ask.need)

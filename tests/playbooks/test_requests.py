@@ -50,6 +50,8 @@ def test_a_text_names_only_settings_of_its_framework(place: str, framework: str,
     if framework == "verl":
         assert all(VERL.fullmatch(name) for name in quoted), place
         assert not quoted & TRL
+    elif framework == "record":
+        assert quoted <= READ | {"baseline_every", "generated"}
     else:
         assert quoted <= (TRL if framework == "trl" else READ), place
         assert not VERL.search(text.replace("data.train", "")), place
@@ -70,7 +72,9 @@ ASKS: list[dict[str, Any]] = [
 
 
 def needs(seen: dict[str, Evidence], framework: str, request: Any = ASKS) -> list[str]:
-    found = requests_of(make_check(request), seen, layer="records", framework=framework, run="a b")
+    found = requests_of(
+        make_check(request), seen, layer="records", dialects=(framework,), run="a b"
+    )
     assert all(r.command == "see 'a b'" for r in found)
     return [r.need for r in found]
 
@@ -89,7 +93,9 @@ def test_what_every_step_of_a_short_run_has_is_not_asked_for(seen: MakeSeen) -> 
     def asked(**stock: int) -> dict[str, str]:
         made, figures = make_check(asks), seen(stock={"loss": 5, "rows": 0, **stock})
         longer = "more steps than {stock.steps}"
-        found = requests_of(made, figures, layer="records", framework="trl", run="r", longer=longer)
+        found = requests_of(
+            made, figures, layer="records", dialects=("trl",), run="r", longer=longer
+        )
         return {r.need: r.command for r in found}
 
     assert asked(steps=5, lacking=0) == {"more steps than 5": "see NEW_RUN"}
@@ -124,7 +130,7 @@ def test_lint_refuses_unknown_frameworks_and_measures() -> None:
 
 def test_what_only_a_new_run_writes_names_that_run() -> None:
     made = make_check([{"need": "a new loss", "new_run": True}, {"need": "a copied file"}])
-    found = requests_of(made, {}, layer="records", framework="trl", run="runs/old one")
+    found = requests_of(made, {}, layer="records", dialects=("trl",), run="runs/old one")
     assert {r.need: r.command for r in found} == {
         "a new loss": "see NEW_RUN",
         "a copied file": "see 'runs/old one'",
