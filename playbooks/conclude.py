@@ -34,7 +34,7 @@ from firstbad.playbooks.findings import (
 from firstbad.playbooks.gate import Seen, all_hold, why_undecided
 from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.model import Check, Layer, Otherwise
-from firstbad.playbooks.requests import requests_of
+from firstbad.playbooks.requests import RECORD, requests_of
 from firstbad.playbooks.results import (
     CheckResult,
     Finding,
@@ -67,8 +67,8 @@ class Ask(Record):
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """What wrote the run, as the texts of requests are named; the best way to get more first."""
-        return ("record", self.framework) if self.recorded else (self.framework,)
+        """What wrote the run, as texts of requests are named; the best way to get more first."""
+        return (RECORD, self.framework) if self.recorded else (self.framework,)
 
 
 def conclude(

@@ -10,6 +10,9 @@ from firstbad.playbooks.gate import Seen, all_hold
 from firstbad.playbooks.model import Ask, Check
 from firstbad.playbooks.results import NEW_RUN, Request
 
+RECORD = "record"
+"""Dialect of runs that a flight recorder kept steps of."""
+
 """Stands in a command for a run that is yet to be made."""
 
 
@@ -27,7 +30,8 @@ def requests_of(
     def need_of(ask: Ask) -> tuple[str, bool]:
         if longer and ask.in_every_step and all_hold(ask.in_every_step, seen):
             return fill(longer, seen), True
-        return _need(ask, dialects), ask.new_run
+        name, text = _need(ask, dialects)
+        return text, ask.new_run or name == RECORD  # what was not kept is gone
 
     asks = (Ask(need=check.request),) if isinstance(check.request, str) else check.request
     missing = [ask for ask in asks if ask.unless and not all_hold(ask.unless, seen)]
@@ -46,8 +50,9 @@ def requests_of(
     ]
 
 
-def _need(ask: Ask, dialects: Sequence[str]) -> str:
-    """The text in the first of these dialects that has one; empty where it has nothing to ask."""
+def _need(ask: Ask, dialects: Sequence[str]) -> tuple[str, str]:
+    """The first of these dialects that has a text, and it; empty where it has nothing to ask."""
     if isinstance(ask.need, str):
-        return ask.need
-    return next(ask.need[name] for name in (*dialects, "default") if name in ask.need)
+        return "default", ask.need
+    name = next(name for name in (*dialects, "default") if name in ask.need)
+    return name, ask.need[name]
