@@ -138,17 +138,30 @@ def test_the_denominator_is_measured(
             assert row["denominator"] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("parts_of_loss", [(), ("generated", "begin_micro", "passed", "end_micro")])
 def test_what_breaks_in_recording_stays_there(
-    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trainer: MakeTrainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts_of_loss: tuple[str, ...],
 ) -> None:
-    from firstbad_recorder.trl.attach import _Attachment
+    from firstbad_recorder.trl.gradients import Gradients, Heard
+    from firstbad_recorder.trl.micro import Micro, Pass
+    from firstbad_recorder.trl.recording import Recording
 
     def broken(*args: Any, **more: Any) -> Any:
         raise RuntimeError("recording is broken")
 
-    names = ("generated", "begin_micro", "passed", "end_micro", "clipped", "logged", "begin")
-    for name in (*names, "before_update", "after_update", "compare_engine", "end_step"):
-        monkeypatch.setattr(_Attachment, name, broken)
+    parts = {
+        Recording: ("begin", "compare_engine", "clipped", "logged", "end_step", *parts_of_loss),
+        Gradients: ("before_update", "after_update"),
+        Heard: ("add",),
+        Micro: ("take_factor",),
+        Pass: ("take",),
+    }
+    for owner, names in parts.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, broken)
     trainer = make_trainer(max_steps=2)
     recorder = attach(trainer, tmp_path / "record")
     trainer.train()
