@@ -17,14 +17,11 @@ from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.readers import open_run
 from firstbad_recorder.trl import attach, preflight
+from recorder_trl.lines import rows_in
 
 # The libraries of training warn of their own doings.
 pytestmark = pytest.mark.filterwarnings("default")
 MakeTrainer = Callable[..., Any]
-
-
-def rows_in(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_training_is_the_same_with_and_without(make_trainer: MakeTrainer, tmp_path: Path) -> None:
