@@ -57,6 +57,7 @@ def test_nothing_that_breaks_in_a_hook_reaches_the_backward_pass() -> None:
     model = torch.nn.Linear(2, 1)
     gradients = Gradients(quietly)
     heard = gradients.listen(model)
+    assert heard is not None
     heard.norms = None  # type: ignore[assignment]
     model(torch.ones(1, 2)).sum().backward()
     assert len(errors) == 2
@@ -73,6 +74,7 @@ def test_parameters_that_are_spread_over_processes(mesh: Any) -> None:
     named = dict(model.named_parameters())
     weight = named["weight"].full_tensor().detach().clone()
     model(torch.ones(1, 4)).sum().backward()
+    assert Gradients(print).listen(model) is None
     moves = Moves(named)
     torch.optim.SGD(model.parameters(), 0.5).step()
     figures = {f["name"]: f for f in moves.figures()}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from firstbad_recorder.probes.untouched import same_random
+from firstbad_recorder.trl.weights import sharded
 
 ATTACHED = "_firstbad_attachment"
 """Where a trainer keeps what records it."""
@@ -62,7 +63,7 @@ def needs_all(trainer: Any) -> bool:
         return False
     kind = getattr(trainer.accelerator, "distributed_type", "")
     plain = str(getattr(kind, "value", kind)).startswith(("NO", "MULTI_"))
-    return not plain or any(hasattr(p, "to_local") for p in trainer.model.parameters())
+    return not plain or sharded(trainer.model)
 
 
 @contextlib.contextmanager

@@ -54,8 +54,13 @@ class Gradients:
         self.parameters: list[dict[str, object]] = []
         """How far it moved some parameters."""
 
-    def listen(self, model: Any) -> Heard:
-        """Hear the gradients of a micro-batch until `rest`, or the next one."""
+    def listen(self, model: Any) -> Heard | None:
+        """Hear the gradients of a micro-batch until the next one; None where parameters are spread.
+
+        They are heard until `taken`, which ends the step.
+        """
+        if weights.sharded(model):
+            return None
         heard = self._heard = Heard()
         if not self._of_step:
             for parameter in model.parameters():

@@ -71,7 +71,7 @@ def rows_of(
     flat = advantage if advantage.dim() == 1 else advantage.mean(dim=1)
     gold = next((k for k in GOLD if inputs and k in inputs[0]), None)
     ends = {*ends_of(trainer), getattr(tokenizer_of(trainer), "pad_token_id", None)}
-    weights = trainer.reward_weights.detach().float().cpu().tolist()
+    weights = _weights(trainer)
     found: list[dict[str, object]] = []
     for i, (prompt, completion, ids) in enumerate(
         zip(scored.prompts, scored.completions, scored.ids)
@@ -96,6 +96,14 @@ def rows_of(
             "latency_seconds": dict(scored.seconds),
         })  # fmt: skip
     return found
+
+
+def _weights(trainer: Any) -> list[float]:
+    """Of each reward function; 1 where the trainer has none."""
+    found = getattr(trainer, "reward_weights", None)
+    if found is None:
+        return [1.0] * len(trainer.reward_func_names)
+    return [float(weight) for weight in found.detach().float().cpu().tolist()]
 
 
 def sources(trainer: Any, output: dict[str, Any], scored: Scored) -> Any:

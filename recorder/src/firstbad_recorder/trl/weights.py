@@ -10,6 +10,7 @@ MOST_TENSORS = 8
 MOST_NUMBERS = 2**16
 """Of one tensor that are looked at, evenly spread."""
 _DIGESTED = 4096
+_SHARDING = {"FSDPModule", "FullyShardedDataParallel"}
 
 
 def sampled(named: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,6 +25,16 @@ def sampled(named: Mapping[str, Any]) -> dict[str, Any]:
 def local(tensor: Any) -> Any:
     """What this process has of a tensor, where that is spread over several (a DTensor)."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def sharded(model: Any) -> bool:
+    """Whether its parameters are spread over processes, all the time or between passes (FSDP).
+
+    Hooks of such parameters are called for some of them, or with a part of a gradient.
+    """
+    spread_out = any(hasattr(parameter, "to_local") for parameter in model.parameters())
+    kinds = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+    return spread_out or bool(kinds & _SHARDING)
 
 
 def _size(value: Any) -> int:
