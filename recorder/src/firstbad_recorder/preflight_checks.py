@@ -208,7 +208,8 @@ def loss_definition(
             "compare the loss with the stated objective at this ratio",
         ))  # fmt: skip
     sound = f"{ratio.get('form')}, {reduction.get('name')}, KL {estimator(found['kl'])}"
-    return _judged("loss_definition", measured, {"wrong_cases": 0}, faults, sound)
+    bound = {"direction": "up", "masked_share": 0.0, "wrong_cases": []}
+    return _judged("loss_definition", measured, bound, faults, sound)
 
 
 def _factor(cases: Sequence[Mapping[str, Any]]) -> float | None:
