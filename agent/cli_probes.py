@@ -28,10 +28,12 @@ def replay(
     Exit codes: 0 the weights give what the trainer recorded, 2 something you can fix, 4 they do
     not.
     """
+    from firstbad.agent.live import waiting
     from firstbad.agent.replay import nothing_fits, report
     from firstbad.agent.replay import replay as run
 
-    found = run(capture, model, step=step, rows=rows)
+    with waiting(f"passing rows through {model}"):
+        found = run(capture, model, step=step, rows=rows)
     if json:
         say_json(found)
     else:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firstbad.agent.console import is_terminal, table, width, wrap
+from firstbad.agent.console import table, width, wrap
 from firstbad.agent.runs import open_ref
 from firstbad.tools.errors import UserError
 from firstbad.tools.numbers import number
@@ -177,8 +176,7 @@ def _model(path: str) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    if not is_terminal(sys.stderr):  # there it shows how far a long loading is
-        logging.disable_progress_bar()
+    logging.disable_progress_bar()  # it would stand before the result
     try:
         return AutoModelForCausalLM.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True

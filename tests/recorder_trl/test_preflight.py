@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ pytest.importorskip("trl")
 from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 from firstbad_recorder.preflight import Preflight
 from firstbad_recorder.trl import preflight
+from firstbad_recorder.trl.measured import finishes, generated_ids
+from firstbad_recorder.trl.rows import Scored
 
 # The libraries of training warn of their own doings.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -170,6 +173,18 @@ def test_sound_settings_pass(
     made, checks = checked(make_trainer(**how), tmp_path)
     assert made.failed == made.broken == []
     assert checks["accumulation"].measured["scale"] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_without_the_ids_that_were_generated_the_first_stop_token_ends_a_row() -> None:
+    import torch
+
+    trainer = SimpleNamespace(eos_token_ids=[1, 9], _tokenizer=SimpleNamespace(pad_token_id=0))
+    ids = torch.tensor([[5, 1, 0, 0], [5, 6, 7, 8], [5, 6, 0, 0], [5, 9, 5, 5]])
+    found = generated_ids(trainer, {"completion_ids": ids}, Scored())
+    assert found.ids == [[5, 1], [5, 6, 7, 8], [5, 6], [5, 9]]
+    assert finishes(trainer, found) == ["stop", "length", "length", "stop"]
+    known = Scored(ids=[[5, 1, 5]] * 4)
+    assert generated_ids(trainer, {"completion_ids": ids}, known) is known
 
 
 class NoLogProbs(LoggedGRPOTrainer):

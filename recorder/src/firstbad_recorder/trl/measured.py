@@ -144,13 +144,14 @@ def generated_ids(trainer: Any, batch: Mapping[str, Any], scored: Scored) -> Sco
     ids = batch["completion_ids"].tolist()
     if len(scored.ids) == len(ids):
         return scored
-    ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
-    return Scored(ids=[_until(row, ends) for row in ids])
+    stops, pad = set(trainer.eos_token_ids), trainer._tokenizer.pad_token_id
+    return Scored(ids=[_generated(row, stops, pad) for row in ids])
 
 
-def _until(ids: list[int], ends: set[int]) -> list[int]:
-    stop = next((i for i, token in enumerate(ids) if token in ends), len(ids) - 1)
-    return ids[: stop + 1]
+def _generated(ids: list[int], stops: set[int], pad: int | None) -> list[int]:
+    """Up to the first stop token; a row that was cut has none, and ends before its padding."""
+    end = next((i for i, token in enumerate(ids) if token in stops or token == pad), len(ids))
+    return ids[: end + 1] if end < len(ids) and ids[end] in stops else ids[:end]
 
 
 def finishes(trainer: Any, scored: Scored) -> list[str]:

@@ -166,9 +166,9 @@ def _batch(trainer: Any) -> tuple[dict[str, Any], list[str]]:
     scored = Scored()
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def rewards(inputs: Any, prompts: Any, completions: Any, ids: Any) -> Any:
-            scored.ids = ids
-            return original(inputs, prompts, completions, ids)
+        def rewards(*args: Any, **more: Any) -> Any:
+            scored.ids = args[3] if len(args) > 3 else more.get("completion_ids_list", ())
+            return original(*args, **more)
 
         return rewards
 
