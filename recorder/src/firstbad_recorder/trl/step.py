@@ -43,9 +43,9 @@ def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
         offsets += [offsets[-1] + width * (i + 1) for i in range(rows)]
         arrays = {
             "token_id": passed.ids,
-            "source": _sources(micro),
+            "source": sources_in(micro),
             "attention_mask": passed.attended,
-            "loss_mask": _placed(mask.to(torch.uint8), width, 0),
+            "loss_mask": placed(mask.to(torch.uint8), width, 0),
             "logp_new": passed.logp.float(),
             "logp_old": micro.old,  # what ratios are taken against: here it may be the pass itself
             "logp_ref": micro.inputs.get("ref_per_token_logps"),
@@ -55,12 +55,12 @@ def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
             "logp_layout": micro.checked.get("layout"),
             "varentropy": micro.checked.get("varentropy"),
         }
-        made = _sources(micro) >= SAMPLED
+        made = sources_in(micro) >= SAMPLED
         for name, values in arrays.items():
             if values is None:
                 continue
             if values.shape[1] != width:
-                values = _placed(micro.wide(values.float(), float("nan")), width, float("nan"))
+                values = placed(micro.wide(values.float(), float("nan")), width, float("nan"))
             if name.startswith("logp") or "entropy" in name:
                 values = values.float().masked_fill(~made, float("nan"))
             parts.setdefault(name, []).append(values.reshape(-1))
@@ -68,7 +68,7 @@ def tokens_of(micros: Sequence[Micro], masks: Sequence[Any]) -> dict[str, Any]:
         if advantage.shape[1] == 1:
             advantage = advantage.expand(rows, width)
         else:
-            advantage = _placed(advantage, width, 0.0)
+            advantage = placed(advantage, width, 0.0)
         parts.setdefault("advantage", []).append(advantage.reshape(-1))
     n = offsets[-1]
     found: dict[str, Any] = {"offsets": offsets}
@@ -91,11 +91,11 @@ def _checked(micro: Micro, name: str) -> Any:
     if values is None:
         return None
     assert micro.passed is not None
-    wide = _placed(values, micro.passed.ids.shape[1], float("nan"))
-    return wide.masked_fill(_sources(micro) < SAMPLED, float("nan")).reshape(-1)
+    wide = placed(values, micro.passed.ids.shape[1], float("nan"))
+    return wide.masked_fill(sources_in(micro) < SAMPLED, float("nan")).reshape(-1)
 
 
-def _placed(values: Any, width: int, fill: float) -> Any:
+def placed(values: Any, width: int, fill: float) -> Any:
     """(R, width) an array over the last columns, filled up on the left."""
     have = values.shape[1]
     if have == width:
@@ -106,11 +106,11 @@ def _placed(values: Any, width: int, fill: float) -> Any:
     return torch.cat([left, values], dim=1)
 
 
-def _sources(micro: Micro) -> Any:
+def sources_in(micro: Micro) -> Any:
     """(R, T) where each token of the pass comes from, as `rows.sources` has it."""
     assert micro.passed is not None
     known, width = micro.inputs[SOURCE], micro.passed.ids.shape[1]
-    return known[:, -width:] if known.shape[1] >= width else _placed(known, width, PADDING)
+    return known[:, -width:] if known.shape[1] >= width else placed(known, width, PADDING)
 
 
 def ledger_of(
