@@ -35,14 +35,16 @@ from firstbad_recorder.trl.settings import settings_of
 
 ATTACHED = "_firstbad_attachment"
 """Where a trainer keeps what records it."""
-FEW = 8
-"""Rows that further passes and the fit are made on."""
+FEW, FITTED = 8, 4
+"""Rows that further passes are made on, and that are fitted."""
+ACCUMULATED = 3
+"""Micro-batches that are also passed as one batch: all of a step may not fit into memory."""
 
 
 def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Preflight:
     """Check a TRL trainer before `train()`: a report, and `certificate.json` beside the record.
 
-    Takes about as long as a generation and a few updates.
+    Takes about as long as a generation, four updates on three micro-batches and a few on four rows.
 
     Args:
         trainer: A `GRPOTrainer` or a subclass.
@@ -54,6 +56,7 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
         batch, finish = _batch(trainer)
         size = trainer.args.per_device_train_batch_size
         parts = _split(batch, size)
+        few = parts[:ACCUMULATED]
         rows = [_row(batch, i) for i in range(min(FEW, len(batch["completion_ids"])))]
         model = trainer.accelerator.unwrap_model(trainer.model)
         masks, scale = _measured(trainer, batch, parts)
@@ -65,9 +68,9 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
             model=model,
             accumulation={
                 "backward": lambda batches: _backward(trainer, batches),
-                "whole": batch,
-                "parts": parts,
-                "n_tokens": [_trained(part).sum(dim=1).tolist() for part in parts],
+                "whole": _split(batch, size * len(few))[0],
+                "parts": few,
+                "n_tokens": [_trained(part).sum(dim=1).tolist() for part in few],
                 "world_size": int(trainer.accelerator.num_processes),
                 "without": "top_entropy_quantile" if trainer.top_entropy_quantile < 1.0 else None,
                 "scale": scale,
@@ -78,7 +81,7 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
                 "temperature": float(trainer.temperature),
                 "pad_id": int(trainer._tokenizer.pad_token_id),
             },
-            nll=lambda: _nll(trainer, {k: _first(v, FEW) for k, v in batch.items()}),
+            nll=lambda: _nll(trainer, {k: _first(v, FITTED) for k, v in batch.items()}),
             config=settings_of(trainer),
             versions=surroundings()["versions"],
             loss_code=loss_code(trainer),
