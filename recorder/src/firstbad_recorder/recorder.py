@@ -296,11 +296,14 @@ class Recorder:
         when `ring_steps` newer ones are held.
         """
         step = operator.index(step)
-        self._resumed(step)
-        self._asked()
         lines = {"rollouts": rollouts, "generated": generated, "microbatches": microbatches}
-        self._ring.hold(step, self._files(step, lines, tokens, numerics, about))
-        self._answer_signal()
+        try:
+            self._resumed(step)
+            self._asked()
+            self._ring.hold(step, self._files(step, lines, tokens, numerics, about))
+            self._answer_signal()
+        finally:
+            self._ring.passed(step)
 
     def is_sample(self, step: int) -> bool:
         """Whether `hold` would keep this step as a healthy sample: worth a closer look then."""
