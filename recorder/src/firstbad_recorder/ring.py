@@ -38,6 +38,8 @@ class Ring:
         self._every = baseline_every
         self._baselines: list[int] = []
         """Ascending."""
+        self._passed: int | None = None
+        """The last due step, where it could not be kept."""
         self._held: dict[int, int] = {}
         """Bytes of each held step, oldest first."""
         self._due: list[tuple[int, str, str]] = []
@@ -159,11 +161,22 @@ class Ring:
     def _wait(self, step: int, mark: str, why: str) -> None:
         if len(self._due) < _MOST_DUE:
             self._due.append((step, mark, why))
+        else:
+            self._folder.drop("more steps are waited for than can be")
 
     def is_due(self, step: int) -> bool:
         """Whether a step would be kept as a healthy sample."""
-        before = [n for n in self._baselines if n <= step]
-        return bool(self._every) and not (before and step < before[-1] + self._every)
+        tried = self._baselines if self._passed is None else [*self._baselines, self._passed]
+        last = max((n for n in tried if n <= step), default=None)
+        return bool(self._every) and not (last is not None and step < last + self._every)
+
+    def passed(self, step: int) -> None:
+        """A step is over: one that was due and could not be kept is not tried again at once.
+
+        What is measured more closely in a due step takes time, which would be lost at every step.
+        """
+        if self.is_due(step):
+            self._passed = step
 
     def _taken(self, step: int) -> None:
         """Count a healthy sample; where there are too many, they become rarer by half."""

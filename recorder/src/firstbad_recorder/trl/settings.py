@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-_SECRET = re.compile(r"token$|secret|password|api_?key|credential", re.I)
+from firstbad_recorder.secrets import without_secrets
 
 
 def settings_of(trainer: Any) -> dict[str, object]:
     """Settings as they are in force, without what may be a secret."""
-    found = {
-        key: value
-        for key, value in trainer.args.to_dict().items()
-        if not _SECRET.search(key) or value is None
-    }
+    found = without_secrets(trainer.args.to_dict())
     model = trainer.accelerator.unwrap_model(trainer.model)
     found |= {
         "world_size": int(trainer.accelerator.num_processes),
