@@ -32,7 +32,8 @@ def fit(
         enough: Share of the first likelihood after whose loss no more are made.
 
     Returns:
-        `nll_first`, `nll_last`, `n_updates` that were made, and `n_trained` tensors that got a gradient.
+        `nll_first`, `nll_last`, `n_updates` that were made, and `n_trained` tensors that got a
+        gradient.
 
     Raises:
         ValueError: the model has no trainable parameter.
