@@ -138,7 +138,7 @@ def _passes(rows: Rows, path: str, temperature: float, fits: float) -> dict[str,
             passes[name] = _short(
                 difference([[a for a, _ in r] for r in kept], [[b for _, b in r] for r in kept])
             )
-    fits = max(fits, 5 * passes["layout"]["mean"])
+    fits = max(fits, 5 * passes["layout"].get("mean", 0.0))  # without one, none is finite
     loss = _likelihood(model, rows, temperature)
     plain = watched(model, loss)
     return {
@@ -146,15 +146,24 @@ def _passes(rows: Rows, path: str, temperature: float, fits: float) -> dict[str,
         "n_rows": len(rows.ids),
         "temperature": temperature,
         "passes": passes,
-        "fits": [n for n in COMPARED if n in passes and passes[n]["mean"] <= fits],
-        "fit": fit(model, loss),
+        "fits": [n for n in COMPARED if n in passes and passes[n].get("mean", math.inf) <= fits],
+        "fit": _sound(fit(model, loss)),
         "finite": plain["finite"],
-        "first_nonfinite": plain.get("first"),
+        "first_nonfinite": _sound(plain.get("first")),
     }
 
 
 def _short(figures: dict[str, Any]) -> dict[str, float | int]:
     return {k: figures[k] for k in ("n", "mean", "mean_signed", "p99", "max") if k in figures}
+
+
+def _sound(value: Any) -> Any:
+    """Plain data with None for what is not finite, as JSON has no word for it."""
+    if isinstance(value, dict):
+        return {key: _sound(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_sound(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _model(path: str) -> Any:
@@ -201,6 +210,9 @@ def report(found: dict[str, Any]) -> Iterator[str]:
         **{name: f"recorded: {text}" for name, text in COMPARED.items()},
     }
     for name, figures in found["passes"].items():
+        if "mean" not in figures:
+            yield f"{said[name]:44s} not finite on any token"
+            continue
         yield (
             f"{said[name]:44s} mean {number(figures['mean'])}, P99 {number(figures['p99'])}, "
             f"largest {number(figures['max'])} nats on {figures['n']} tokens"
