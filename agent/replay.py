@@ -150,7 +150,7 @@ def _passes(rows: Rows, path: str, temperature: float, fits: float) -> dict[str,
             passes[name] = _short(
                 difference([[a for a, _ in r] for r in kept], [[b for _, b in r] for r in kept])
             )
-    fits = max(fits, 5 * passes["layout"]["mean"])
+    fits = max(fits, 5 * passes["layout"].get("mean", 0.0))  # without one, none is finite
     loss = _likelihood(model, rows, temperature)
     plain = watched(model, loss)
     return {
@@ -158,15 +158,24 @@ def _passes(rows: Rows, path: str, temperature: float, fits: float) -> dict[str,
         "n_rows": len(rows.ids),
         "temperature": temperature,
         "passes": passes,
-        "fits": [n for n in COMPARED if n in passes and passes[n]["mean"] <= fits],
-        "fit": fit(model, loss),
+        "fits": [n for n in COMPARED if n in passes and passes[n].get("mean", math.inf) <= fits],
+        "fit": _sound(fit(model, loss)),
         "finite": plain["finite"],
-        "first_nonfinite": plain.get("first"),
+        "first_nonfinite": _sound(plain.get("first")),
     }
 
 
 def _short(figures: dict[str, Any]) -> dict[str, float | int]:
     return {k: figures[k] for k in ("n", "mean", "mean_signed", "p99", "max") if k in figures}
+
+
+def _sound(value: Any) -> Any:
+    """Plain data with None for what is not finite, as JSON has no word for it."""
+    if isinstance(value, dict):
+        return {key: _sound(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_sound(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _model(path: str) -> Any:
@@ -220,14 +229,7 @@ def _told(found: dict[str, Any]) -> Iterator[str | list[tuple[str, str]]]:
         "layout": "one row a pass, without padding",
         **{name: f"recorded: {text}" for name, text in COMPARED.items()},
     }
-    yield [
-        (
-            said[name],
-            f"mean {number(figures['mean'])}, P99 {number(figures['p99'])}, "
-            f"largest {number(figures['max'])} nats on {figures['n']} tokens",
-        )
-        for name, figures in found["passes"].items()
-    ]
+    yield [(said[name], _figures(of)) for name, of in found["passes"].items()]
     yield ""
     names = [COMPARED[name] for name in found["fits"]]
     recorded = [name for name in found["passes"] if name in COMPARED]
@@ -253,6 +255,13 @@ def _told(found: dict[str, Any]) -> Iterator[str | list[tuple[str, str]]]:
             f"Not finite: first `{first['operation']}` in the {first['phase']} pass "
             f"({first['module'] or first['where']})."
         )
+
+
+def _figures(of: dict[str, Any]) -> str:
+    if "mean" not in of:
+        return "not finite on any token"
+    mean, p99, most = (number(of[name]) for name in ("mean", "p99", "max"))
+    return f"mean {mean}, P99 {p99}, largest {most} nats on {of['n']} tokens"
 
 
 def _which_weights(found: dict[str, Any]) -> Iterator[str]:

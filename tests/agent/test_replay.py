@@ -112,6 +112,44 @@ def test_the_replay_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(" ".join(narrow).split()) == words
 
 
+def test_passes_without_a_finite_number_are_said() -> None:
+    nothing = {"n": 0}
+    found = {
+        "step": 3, "weights_of_step": 2, "captured_steps": [3], "n_rows": 2, "temperature": 1.0,
+        "model": "m", "fits": [], "finite": False,
+        "passes": {"recheck": nothing, "layout": nothing, "logp_new": nothing},
+        "fit": {"nll_first": None, "nll_last": None, "n_updates": 20},
+        "first_nonfinite": {"operation": "mm", "phase": "forward", "module": "lm_head"},
+    }  # fmt: skip
+    told = "\n".join(report(found))
+    assert told.count("not finite on any token") == 3
+    assert "Not finite: first `mm` in the forward pass (lm_head)." in told
+
+
+def test_weights_that_are_not_finite_are_gone_through(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[7] = float("nan")
+    model.save_pretrained(tmp_path / "model")
+    asked = ["replay", f"rec:{record}", "--model", str(tmp_path / "model")]
+    assert main(asked) == 4
+    assert "Not finite: first `embedding` in the forward pass" in capsys.readouterr().out
+    assert main([*asked, "--json"]) == 4
+    said = json.loads(capsys.readouterr().out)
+    assert not said["finite"]
+    assert said["first_nonfinite"]["operation"] == "embedding"
+    assert said["fit"]["nll_first"] is None
+    assert said["passes"]["layout"] == {"n": 0}
+
+
 @pytest.fixture
 def record(tmp_path: Path) -> Path:
     """A record with one captured step."""

@@ -89,13 +89,13 @@ class Recorder:
             environment: Environment variables that bear on the numbers; the same.
             preflight_key: Digests `loss_code` and `model_shape`, by which a certificate is held
                 against the run.
-            max_bytes: Most that this process may take on disk. What comes later is counted in
-                `dropped` and not written; the last twentieth is kept for events, and steps leave
-                a fifth to lines.
+            max_bytes: Most that lines and steps of this process may take on disk. What comes later
+                is counted in `dropped` and not written; the last twentieth is kept for events, and
+                steps leave a fifth to lines.
             rank: Number of this process among those that train; each writes on its own, and what
                 makes one keep a step makes all keep it.
             ring_steps: Steps that `hold` has on disk at a time.
-            ring_bytes: Most that these may take; older ones go first.
+            ring_bytes: Most that these may take once a step is held; older ones go first.
             baseline_every: Steps between the held ones that are kept as healthy samples; 0: none.
             process_ends: Whether the last held steps of a process are kept, and the first ones of
                 a process that continues it: what a resume brought back shows in them.
@@ -300,7 +300,8 @@ class Recorder:
         lines = {"rollouts": rollouts, "generated": generated, "microbatches": microbatches}
         try:
             self._resumed(step)
-            self._asked()
+            if self._ranks.is_time(self._ring.n_held):
+                self._asked()
             self._ring.hold(step, self._files(step, lines, tokens, numerics, about))
             self._answer_signal()
         finally:
@@ -411,6 +412,7 @@ class Recorder:
         self.event("alarm", alarm.step, alarm.why)
         self._ring.want(alarm.first, FIRST_BAD, alarm.why)
         self._ranks.tell(alarm.first, FIRST_BAD, alarm.why, self._folder)
+        self._asked()
 
     def _asked(self) -> None:
         """Keep what other ranks have asked for."""

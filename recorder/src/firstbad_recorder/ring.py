@@ -1,7 +1,7 @@
 """The last steps on disk, so that those around a failure are still there when it shows.
 
-Each held step is a finished folder; it is deleted when it is too old, and only renamed when it is
-kept. A process that is killed leaves them all.
+Each held step is a finished folder. It is deleted when newer ones need its place, and renamed and
+marked when it is kept. A process that is killed leaves all that are held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Ring:
     def __init__(
         self, folder: Folder, most_steps: int, most_bytes: int, baseline_every: int
     ) -> None:
-        """`baseline_every`: steps between those that are kept as healthy samples; 0: none.
+        """`most_steps`, `most_bytes`: held at a time; a step that is written comes on top so long.
+
+        `baseline_every`: steps between those that are kept as healthy samples; 0: none.
 
         Where there are MOST_BASELINES, they grow rarer by half, so that a long run has no more.
         """
@@ -50,6 +52,11 @@ class Ring:
         """Steps from before their numbers went back, which come again."""
         self.newest: int | None = None
         """The step that was held last."""
+
+    @property
+    def n_held(self) -> int:
+        """Steps that are held now."""
+        return len(self._held)
 
     def adopt(self) -> None:
         """Keep what an earlier process held when it was killed."""
