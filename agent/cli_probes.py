@@ -24,13 +24,16 @@ def replay(
 ) -> None:
     """Pass a captured step through a model: are these its weights, and is all finite?
 
+    A capture of step N has the weights before that step's update: give it checkpoint N-1.
     Exit codes: 0 the weights give what the trainer recorded, 2 something you can fix, 4 they do
     not.
     """
+    from firstbad.agent.live import waiting
     from firstbad.agent.replay import nothing_fits, report
     from firstbad.agent.replay import replay as run
 
-    found = run(capture, model, step=step, rows=rows)
+    with waiting(f"passing rows through {model}"):
+        found = run(capture, model, step=step, rows=rows)
     if json:
         say_json(found)
     else:
@@ -56,13 +59,16 @@ def preflight(
     """Probe a loss function with made-up input: numerics, clip, KL, denominators.
 
     For all checks on a real batch call `preflight` in the training script (docs/preflight.md).
-    Exit codes: 0 no check failed, 2 something you can fix, 4 a check failed.
+    What your code prints goes to standard error.
+    Exit codes: 0 no check failed, 2 something you can fix, also a loss that raises or gives no
+    scalar, 4 a check failed.
     """
     from firstbad.agent.preflight import checked
+    from firstbad.agent.preflight import report as shown
 
     found = checked(loss, out)
     if json:
-        say_json({"schema": 1, "checks": found.certified(), "failed": found.failed})
+        say_json({"schema": 1, "checks": found.described(), "failed": found.failed})
     else:
-        say(found.report())
+        say(shown(found))
     raise typer.Exit(FAILED if found.failed else 0)

@@ -50,6 +50,19 @@ def watching() -> Iterator[OnProgress]:
         yield show
 
 
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """A line at a terminal while something long is done; it goes away afterwards."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(stderr=True, highlight=False).status(Text(plain(text, one_line=True))):
+        yield
+
+
 def _only_repairs(progress: Progress) -> None:
     """What a log should hold as well."""
     if progress.kind == "repaired":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstbad.agent.console import table, width, wrap
 from firstbad.agent.runs import open_ref
 from firstbad.tools.errors import UserError
 from firstbad.tools.numbers import number
@@ -31,6 +32,9 @@ COMPARED = {
 FITS, FITS_16 = 1e-3, 0.02
 """nats; mean difference up to which the weights are those of the step: in 32 bits (or five times
 what another layout changes), and where the run computed in 16."""
+OWN = {"logp_new", "logp_old"}
+"""Log-probs of the trainer itself."""
+_NUMBER = re.compile(r"(?:^|[^\d])(\d{1,15})$")
 _STEP = re.compile(r"(.*)/(?:steps|ring)/(\d{1,15})/?")
 
 
@@ -54,7 +58,8 @@ def replay(ref: str, model: str, *, step: int | None, rows: int) -> dict[str, An
         rows: Rows that are passed.
 
     Returns:
-        Plain data: `step`, `n_rows`, `passes` (by name the figures of `consistency`), `fits` (the
+        Plain data: `step`, `weights_of_step` (the last update that its weights have seen),
+        `captured_steps`, `n_rows`, `passes` (by name the figures of `consistency`), `fits` (the
         recorded arrays that these weights explain), `fit`, `trail`.
 
     Raises:
@@ -76,7 +81,14 @@ def replay(ref: str, model: str, *, step: int | None, rows: int) -> dict[str, An
         run.config.text("model_dtype") or ""
     )
     told = _passes(found, model, temperature, FITS_16 if half else FITS)
-    return {"schema": 1, "run": run.ref, "step": step, **told}
+    return {
+        "schema": 1,
+        "run": run.ref,
+        "step": step,
+        "weights_of_step": step - 1,
+        "captured_steps": captured,
+        **told,
+    }
 
 
 def _parts(ref: str) -> tuple[str, int | None]:
@@ -138,7 +150,7 @@ def _passes(rows: Rows, path: str, temperature: float, fits: float) -> dict[str,
             passes[name] = _short(
                 difference([[a for a, _ in r] for r in kept], [[b for _, b in r] for r in kept])
             )
-    fits = max(fits, 5 * passes["layout"]["mean"])
+    fits = max(fits, 5 * passes["layout"].get("mean", 0.0))  # without one, none is finite
     loss = _likelihood(model, rows, temperature)
     plain = watched(model, loss)
     return {
@@ -146,10 +158,10 @@ def _passes(rows: Rows, path: str, temperature: float, fits: float) -> dict[str,
         "n_rows": len(rows.ids),
         "temperature": temperature,
         "passes": passes,
-        "fits": [n for n in COMPARED if n in passes and passes[n]["mean"] <= fits],
-        "fit": fit(model, loss),
+        "fits": [n for n in COMPARED if n in passes and passes[n].get("mean", math.inf) <= fits],
+        "fit": _sound(fit(model, loss)),
         "finite": plain["finite"],
-        "first_nonfinite": plain.get("first"),
+        "first_nonfinite": _sound(plain.get("first")),
     }
 
 
@@ -157,12 +169,23 @@ def _short(figures: dict[str, Any]) -> dict[str, float | int]:
     return {k: figures[k] for k in ("n", "mean", "mean_signed", "p99", "max") if k in figures}
 
 
+def _sound(value: Any) -> Any:
+    """Plain data with None for what is not finite, as JSON has no word for it."""
+    if isinstance(value, dict):
+        return {key: _sound(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_sound(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _model(path: str) -> Any:
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         raise UserError(f"`{path}` is no folder of a model: expected config.json in it")
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # it would stand before the result
     try:
         return AutoModelForCausalLM.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
@@ -190,6 +213,12 @@ def _likelihood(model: Any, rows: Rows, temperature: float) -> Any:
 
 def report(found: dict[str, Any]) -> Iterator[str]:
     """The result for a person, line by line."""
+    for text in _told(found):
+        yield from wrap(text, width()) if isinstance(text, str) else table(text)
+
+
+def _told(found: dict[str, Any]) -> Iterator[str | list[tuple[str, str]]]:
+    """Paragraphs, and the table of the passes."""
     yield (
         f"step {found['step']}, {found['n_rows']} rows, temperature "
         f"{number(found['temperature'])}, weights of {found['model']}"
@@ -200,21 +229,19 @@ def report(found: dict[str, Any]) -> Iterator[str]:
         "layout": "one row a pass, without padding",
         **{name: f"recorded: {text}" for name, text in COMPARED.items()},
     }
-    for name, figures in found["passes"].items():
-        yield (
-            f"{said[name]:44s} mean {number(figures['mean'])}, P99 {number(figures['p99'])}, "
-            f"largest {number(figures['max'])} nats on {figures['n']} tokens"
-        )
+    yield [(said[name], _figures(of)) for name, of in found["passes"].items()]
     yield ""
     names = [COMPARED[name] for name in found["fits"]]
     recorded = [name for name in found["passes"] if name in COMPARED]
     if names:
         yield f"These weights give what was recorded of {_listed(names)}."
-    if off := [COMPARED[name] for name in recorded if name not in found["fits"]]:
+    if off := [name for name in recorded if name not in found["fits"]]:
         yield (
-            f"They do not give what was recorded of {_listed(off)}: other weights, another "
-            "temperature or tokenizer, or another way to compute it."
+            f"They do not give what was recorded of {_listed([COMPARED[name] for name in off])}: "
+            "other weights, another temperature or tokenizer, or another way to compute it."
         )
+        if nothing_fits(found):
+            yield from _which_weights(found)
     fit = found["fit"]
     yield (
         f"Fit: likelihood {number(fit['nll_first'])} -> {number(fit['nll_last'])} nats per token "
@@ -230,11 +257,33 @@ def report(found: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def _figures(of: dict[str, Any]) -> str:
+    if "mean" not in of:
+        return "not finite on any token"
+    mean, p99, most = (number(of[name]) for name in ("mean", "p99", "max"))
+    return f"mean {mean}, P99 {p99}, largest {most} nats on {of['n']} tokens"
+
+
+def _which_weights(found: dict[str, Any]) -> Iterator[str]:
+    """Which checkpoint belongs to the step: the one before its update."""
+    step, before = found["step"], found["weights_of_step"]
+    yield f"A capture of step {step} has the weights of step {before}, before its own update."
+    match = _NUMBER.search(str(found["model"]).rstrip("/"))
+    if match is None or (saved := int(match[1])) == before:
+        return
+    name = Path(found["model"]).name
+    said = f"`{name}` has the weights after the update of step {saved}: give checkpoint {before}"
+    if saved + 1 in found["captured_steps"]:
+        yield f"{said}, or this one with --step {saved + 1}."
+    else:
+        yield f"{said}; it belongs to step {saved + 1}, which was not captured."
+
+
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def nothing_fits(found: dict[str, Any]) -> bool:
     """Whether recorded log-probs of the trainer are there, and these weights give none of them."""
-    own = {"logp_new", "logp_old"} & found["passes"].keys()
+    own = OWN & found["passes"].keys()
     return bool(own) and not own & set(found["fits"])

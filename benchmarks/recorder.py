@@ -102,7 +102,19 @@ def trained(steps: int, tokens: int, rows: int) -> dict[str, float]:
     for kind in times:
         if kind != "none":
             found[f"{kind}_over_none"] = min(times[kind]) / min(times["none"])
+    found["preflight_seconds"] = preflight_seconds(tokens, rows)
+    found["preflight_over_step"] = found["preflight_seconds"] / min(times["none"])
     return found
+
+
+def preflight_seconds(tokens: int, rows: int) -> float:
+    """One preflight of a trainer of the same kind, the generation of its batch included."""
+    from firstbad_recorder.trl import preflight
+
+    with tempfile.TemporaryDirectory() as scratch:
+        found = preflight(make_trainer(Path(scratch), 1, tokens, rows))
+        assert not found.failed, found.report()
+        return found.seconds
 
 
 Inner = Callable[[], list[float]]

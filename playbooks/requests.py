@@ -13,8 +13,6 @@ from firstbad.playbooks.results import NEW_RUN, Request
 RECORD = "record"
 """Dialect of runs that a flight recorder kept steps of."""
 
-"""Stands in a command for a run that is yet to be made."""
-
 
 def requests_of(
     check: Check, seen: Seen, *, layer: str, dialects: Sequence[str], run: str, longer: str = ""

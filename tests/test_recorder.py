@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firstbad.tools.readers import open_run
 from firstbad_recorder import SCHEMA_VERSION, Recorder
 
 
@@ -357,14 +359,34 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
     assert recorder.dropped == 0
 
 
-def test_readme_example_runs_and_its_table_names_every_key(repo: Path, tmp_path: Path) -> None:
+def test_readme_examples_run_in_order_and_its_table_names_every_key(
+    repo: Path, tmp_path: Path
+) -> None:
     readme = (repo / "recorder" / "README.md").read_text(encoding="utf-8")
-    example = readme.partition("```python\n")[2].partition("```")[0]
-    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
+    examples = re.findall(r"```python\n(.*?)```", readme, re.S)
+    assert len(examples) == 3
+    subprocess.run([sys.executable, "-c", "\n".join(examples)], cwd=tmp_path, check=True)
     record = tmp_path / "runs" / "7" / "record"
-    assert [line["step"] for line in lines(record / "metrics.jsonl")] == [1, 2, 3]
+    metrics = lines(record / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [*range(1, 20)]
     (event,) = lines(record / "events.jsonl")
+    assert (len(lines(record / "syncs.jsonl")), len(lines(record / "probes.jsonl"))) == (1, 1)
+    kept = {int(folder.name) for folder in (record / "steps").iterdir()}
+    assert {3, 16, 17, 18, 19} <= kept
     run = run_file(record)
     assert run["dropped"] == 0
+    assert run["finished"]
     pages = readme + (repo / "recorder" / "FORMAT.md").read_text(encoding="utf-8")
     assert not [key for key in [*run, *event, "time"] if f"`{key}`" not in pages]
+    signals = open_run(f"rec:{record}").signals
+    assert not signals.unknown
+
+
+def test_the_format_names_every_field_of_a_trainers_ledger(repo: Path) -> None:
+    source = (repo / "recorder/src/firstbad_recorder/trl/step.py").read_text(encoding="utf-8")
+    ledger = source[source.index("def ledger_of(") : source.index("def _divided(")]
+    written = set(re.findall(r'^ +"(\w+)": |row\["(\w+)"\]', ledger, re.M))
+    names = {name for pair in written for name in pair if name}
+    assert {"denominator_counts", "scale", "reduction"} <= names
+    page = (repo / "recorder" / "FORMAT.md").read_text(encoding="utf-8")
+    assert not [name for name in names if f"`{name}`" not in page]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from firstbad_recorder import Recorder
+from firstbad_recorder.ranks import Ranks
 
 
 def kept(folder: Path) -> dict[int, str]:
@@ -82,7 +84,9 @@ def test_what_was_asked_for_before_a_restart_is_not_kept_again(tmp_path: Path) -
 
 OTHER = """
 import sys
+import time
 from firstbad_recorder import Recorder
+from firstbad_recorder.ranks import Ranks
 recorder = Recorder(sys.argv[1], ring_steps=3, baseline_every=0, process_ends=False)
 for step in range(1, 6):
     recorder.scalars(step, loss=0.1)
@@ -121,3 +125,52 @@ def test_two_processes_on_one_folder_say_so_and_train_on(
     with Recorder(tmp_path) as third:  # nobody else is there any longer
         third.scalars(6, loss=0.1)
     assert (tmp_path / "events.jsonl").read_text().count("another process records") == 1
+
+
+def looks_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one at each look at the other ranks."""
+    looks: list[int] = []
+    others = Ranks._others
+
+    def counted(ranks: Ranks) -> list[str]:
+        looks.append(ranks.rank)
+        return others(ranks)
+
+    monkeypatch.setattr(Ranks, "_others", counted)
+    return looks
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 16), (1.0, 12), (10.0, 42)])
+def test_other_ranks_are_not_looked_at_in_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    recorder = Recorder(tmp_path, rank=1, ring_steps=8 if seconds == 0 else 64, baseline_every=0)
+    looks = looks_in(monkeypatch)
+    for step in range(1, 41):
+        recorder.hold(step, rollouts=[{"sample": str(step)}])
+        clock[0] += seconds
+    before = len(looks)
+    recorder.scalars(40, loss=0.1)
+    recorder.scalars(41, loss=float("nan"))
+    recorder.close()
+    assert len(looks) == before + 2  # at its own alarm, and when it closes
+    assert len(looks) <= most
+
+
+def test_steps_that_are_quick_are_kept_before_they_leave_the_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    recorders = ranks_of(tmp_path, 3)
+    for step in range(1, 100):
+        step_of(recorders, step, step % 3 if step in (20, 51, 82) else None)
+    for recorder in recorders:
+        recorder.close()
+    wanted = {n + d: mark for n in (20, 51, 82) for d, mark in enumerate(MARKS, -1)}
+    assert kept(tmp_path) == kept(tmp_path / "ranks/0001") == kept(tmp_path / "ranks/0002")
+    assert kept(tmp_path) == wanted
+
+
+MARKS = ("last_good", "first_bad", "after")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 import pytest
+import yaml
 
 from firstbad_recorder.plain import as_number
 from firstbad_recorder.rules import MOST_ALARMS, Alarm, Rules
@@ -142,3 +144,65 @@ def test_what_is_no_number_is_passed_over() -> None:
     values: dict[str, object] = {"kl": True, "entropy": None, "reward": [1], "grad_norm": 10**18}
     for step in range(30):
         assert not list(rules.observe(step, values))
+
+
+WATCHED = {
+    "kl_ref": ("kl", 0.05, 0.6),
+    "clip_frac_total": ("clip fraction", 0.1, 0.5),
+    "entropy": ("entropy", 1.0, 0.2),
+    "grad_norm_preclip": ("gradient norm", 0.5, 6.0),
+    "completion_length_mean": ("length", 200.0, 450.0),
+    "reward_mean": ("reward", 0.8, 0.3),
+}
+"""By canonical name: how an alarm begins, a healthy level, a breach."""
+
+
+def logged_names() -> list[tuple[str, str]]:
+    """What records and frameworks call the quantities that rules are for."""
+    table = yaml.safe_load(files("firstbad.tools.readers").joinpath("aliases.yaml").read_text())
+    found = {(name, name) for name in WATCHED}
+    for keys in (*(table["frameworks"][f]["keys"] for f in table["frameworks"]), table["any"]):
+        for key, meant in keys.items():
+            name = meant["to"] if isinstance(meant, dict) else meant
+            if name in WATCHED:
+                found.add((key, name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("key", "name"), logged_names())
+@pytest.mark.parametrize("before", ["", "train/"])
+def test_a_quantity_is_watched_under_every_name(key: str, name: str, before: str) -> None:
+    begins, usual, breach = WATCHED[name]
+    (alarm,) = alarms(before + key, [*[usual] * 60, *[breach] * 40])
+    assert alarm.why.lower().startswith(begins)
+
+
+@pytest.mark.parametrize("name", ["rewards/a/std", "train/rewards/a/std", "reward_part_std/a"])
+def test_parts_of_the_reward_are_watched_under_every_name(name: str) -> None:
+    (alarm,) = alarms(name, [*[0.4] * 20, *[0.0] * 20])
+    assert (alarm.first, alarm.why) == (21, f"`{name.removesuffix('/std')}` no longer varies")
+
+
+def test_names_of_one_quantity_are_counted_apart() -> None:
+    rules = Rules()
+    for step in (1, 2):  # two breaches of each: four in all, and no third of one
+        assert not list(rules.observe(step, {"kl": 0.9, "kl_ref": 0.9}))
+    assert not list(rules.observe(3, {"kl": 0.1, "kl_ref": 0.1}))
+    for step in (4, 5):  # a healthy `kl` does not hide what `kl_ref` does
+        assert not list(rules.observe(step, {"kl_ref": 0.9, "kl": 0.1}))
+    (alarm,) = rules.observe(6, {"kl_ref": 0.9, "kl": 0.1})
+    assert (alarm.first, alarm.step) == (4, 6)
+
+
+def test_names_of_one_quantity_that_break_together_are_one_alarm() -> None:
+    rules = Rules()
+    found = [list(rules.observe(step, {"kl": 0.9, "kl_ref": 0.8})) for step in (1, 2, 3)]
+    assert [len(each) for each in found] == [0, 0, 1]
+
+
+def test_one_step_that_is_logged_three_times_is_one_breach() -> None:
+    rules = Rules()
+    for step in (7, 7, 7, 8, 8):
+        assert not list(rules.observe(step, {"kl": 0.9}))
+    (alarm,) = rules.observe(9, {"kl": 0.9})
+    assert (alarm.first, alarm.step) == (7, 9)

@@ -113,3 +113,24 @@ def test_what_the_run_is_told_about_itself_is_kept(tmp_path: Path) -> None:
     assert (run["requested"], run["versions"], run["device"], run["environment"]) == (
         {"lr": 1}, {"torch": "2"}, "x", {"A": "1"},
     )  # fmt: skip
+
+
+def test_long_answers_of_dialogues_are_whole_and_what_is_cut_is_counted(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, baseline_every=1)
+    said = "x" * 50_000 + "the end"
+    row = {"sample": "a", "prompt": [{"role": "user", "content": said}], "errors": {"check": said}}
+    recorder.capture(1, rollouts=[{**row, "completion": [{"role": "assistant", "content": said}]}])
+    assert recorder.dropped == 0
+    (line,) = (tmp_path / "steps/00000001/rollouts.jsonl").read_text().splitlines()
+    found = json.loads(line)
+    assert found["completion"][0]["content"] == said
+    assert (found["prompt"], found["errors"]) == (row["prompt"], row["errors"])
+
+    longer = "y" * 1_000_001
+    recorder.hold(2, rollouts=[{"completion": longer}, {"completion": [{"content": longer}]}])
+    recorder.close()
+    reasons = json.loads((tmp_path / "run.json").read_text())["dropped_by_reason"]
+    assert reasons == {"a text is cut at 1,000,000 characters": 2}
+    first, second = (tmp_path / "steps/00000002/rollouts.jsonl").read_text().splitlines()
+    assert json.loads(first)["completion"] == longer[:-1]
+    assert json.loads(second)["completion"] == [{"content": longer[:-1]}]

@@ -110,6 +110,37 @@ def test_a_folder_that_may_only_be_read_is_counted(
     assert set(reasons(tmp_path)) == {"PermissionError: Permission denied"}
 
 
+@pytest.mark.parametrize("trouble", ["limit", "folder", "closed", "value"])
+def test_a_sample_that_could_not_be_kept_is_due_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    if trouble == "folder":
+        (tmp_path / "record").write_text("a file")
+    recorder = Recorder(tmp_path / "record", max_bytes=20_000, baseline_every=10)
+    if trouble == "closed":
+        recorder.close()
+    due = []
+    for step in range(1, 41):
+        if recorder.is_sample(step):
+            due.append(step)
+        row = {"completion": "x" * 20_000 if trouble == "limit" else "x"}
+        rows: Any = 7 if trouble == "value" else [row]
+        recorder.hold(step, rollouts=rows)
+        recorder.hold(step, rollouts=rows)
+    assert due == [1, 11, 21, 31]
+    assert recorder.dropped >= 80
+
+
+def test_what_is_waited_for_is_bounded_and_counted(tmp_path: Path) -> None:
+    with Recorder(tmp_path, baseline_every=0, process_ends=False) as recorder:
+        for _ in range(40):
+            recorder.keep("before the first step")
+        assert recorder.dropped == 8
+        hold(recorder, 1)
+    assert steps(tmp_path, "steps") == [1]
+    assert reasons(tmp_path) == {"more steps are waited for than can be": 8}
+
+
 def test_a_folder_that_comes_late_is_continued(tmp_path: Path) -> None:
     folder = tmp_path / "record"
     with Recorder(folder) as first:

@@ -21,6 +21,8 @@ from firstbad.tools.run import BoolArray, FloatArray
 Kind = Literal["line", "points", "area"]
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 14.0, 26.0, 40.0
 """Margins in pixels: tick labels (at least), nothing, marker labels, axis label."""
+GAP, FEWEST = 5.0, 4
+"""Distance of two steps, in usual ones, that is a hole; and distances from which one is usual."""
 CHARACTER = 8.0
 """Width of a character of the labels, in pixels, on the safe side: on a phone they are larger."""
 
@@ -319,15 +321,16 @@ def _draw_series(
 
 
 def _line(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
-    x, y = x_axis.all(series.x), y_axis.all(series.y)
-    keep = thin(x, y)
-    places = zip(x[keep].tolist(), y[keep].tolist(), strict=True)
-    path = "M" + "L".join(f"{_px(a)} {_px(b)}" for a, b in places)
+    path = ""
+    for part in stretches(series.x):
+        x, y = x_axis.all(series.x[part]), y_axis.all(series.y[part])
+        keep = thin(x, y)
+        places = zip(x[keep].tolist(), y[keep].tolist(), strict=True)
+        path += "M" + "L".join(f"{_px(a)} {_px(b)}" for a, b in places)
+        path += "" if keep.sum() > 1 else "h0.01"
     dense = " dense" if len(series.x) > 400 else ""
     dashed = " dashed" if series.dashed else ""
-    return Markup('<path class="line c{}{}{}" d="{}"/>').format(
-        series.colour, dense, dashed, path if keep.sum() > 1 else path + "h0.01"
-    )
+    return Markup('<path class="line c{}{}{}" d="{}"/>').format(series.colour, dense, dashed, path)
 
 
 def _points(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
@@ -340,14 +343,29 @@ def _points(series: Series, x_axis: _Axis, y_axis: _Axis) -> Markup:
 
 
 def _area(series: Series, below: FloatArray | None, x_axis: _Axis, y_axis: _Axis) -> Markup:
-    x, top = x_axis.all(series.x), y_axis.all(series.y)
-    base = y_axis.all(np.zeros_like(series.y) if below is None else below)
-    keep = thin(x, top)
-    up = "L".join(f"{_px(a)} {_px(b)}" for a, b in zip(x[keep], top[keep], strict=True))
-    down = "L".join(
-        f"{_px(a)} {_px(b)}" for a, b in zip(x[keep][::-1], base[keep][::-1], strict=True)
-    )
-    return Markup('<path class="area f{}" d="M{}L{}Z"/>').format(series.colour, up, down)
+    bottom = np.zeros_like(series.y) if below is None else below
+    path = ""
+    for part in stretches(series.x):
+        steps, high, low = series.x[part], series.y[part], bottom[part]
+        if len(steps) == 1:  # one step alone is as wide as a step
+            steps = np.concatenate([steps - 0.5, steps + 0.5])
+            high, low = np.repeat(high, 2), np.repeat(low, 2)
+        x, top, base = x_axis.all(steps), y_axis.all(high), y_axis.all(low)
+        keep = thin(x, top)
+        up = "L".join(f"{_px(a)} {_px(b)}" for a, b in zip(x[keep], top[keep], strict=True))
+        back = zip(x[keep][::-1], base[keep][::-1], strict=True)
+        path += f"M{up}L" + "L".join(f"{_px(a)} {_px(b)}" for a, b in back) + "Z"
+    return Markup('<path class="area f{}" d="{}"/>').format(series.colour, path)
+
+
+def stretches(x: FloatArray) -> list[slice]:
+    """Parts of a series with holes between them, over which nothing is drawn."""
+    apart = np.diff(x)
+    if len(apart) < FEWEST:
+        return [slice(0, len(x))]
+    cuts = np.flatnonzero(apart > GAP * float(np.median(apart))) + 1
+    edges = [0, *cuts.tolist(), len(x)]
+    return [slice(a, b) for a, b in zip(edges, edges[1:], strict=False)]
 
 
 def thin(x: FloatArray, y: FloatArray) -> BoolArray:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstbad.agent.memo.svg import Chart, Marker, Series, draw, thin, ticks
+from firstbad.agent.memo.svg import Chart, Marker, Series, draw, stretches, thin, ticks
 from firstbad.agent.memo.tables import grid
 from firstbad.tools.evidence import Table
 
@@ -163,3 +163,15 @@ def test_grid_cuts_long_cells_and_aligns_numbers() -> None:
     assert [c.is_number for c in shown.columns] == [False, True, True]
     assert [row[1].text for row in shown.rows] == ["1,234", "–"]
     assert [row[2].text for row in shown.rows] == ["0.50", "2.25"]
+
+
+def test_nothing_is_drawn_over_steps_that_were_not_measured() -> None:
+    kept = np.array([1.0, 31, 32, 33, 37, 38, 39, 40])
+    assert [kept[part].tolist() for part in stretches(kept)] == [[1.0], kept[1:].tolist()]
+    every = np.arange(0.0, 100, 10)
+    assert stretches(every) == [slice(0, 10)]
+    assert stretches(np.array([1.0, 50])) == [slice(0, 2)], "too few to tell what is usual"
+    made = Chart("a", "t", "t", (Series("s", kept, np.ones(8), "area"),))
+    drawn = re.search(r'class="area f0" d="([^"]*)"', str(draw(made)))
+    assert drawn is not None
+    assert drawn[1].count("M") == drawn[1].count("Z") == 2

@@ -54,12 +54,100 @@ def test_the_report_says_whose_log_probs_the_weights_give(
 ) -> None:
     figures = {"n": 5, "mean": 0.1, "p99": 0.2, "max": 0.3}
     found = {
-        "step": 3, "n_rows": 2, "temperature": 1.0, "model": "m", "fits": fits, "finite": True,
+        "step": 3, "weights_of_step": 2, "captured_steps": [3], "n_rows": 2, "temperature": 1.0,
+        "model": "m", "fits": fits, "finite": True,
         "passes": {"recheck": figures, "logp_new": figures, "logp_old": figures},
         "fit": {"nll_first": 3.0, "nll_last": 2.0, "n_updates": 20}, "first_nonfinite": None,
     }  # fmt: skip
     assert nothing_fits(found) is off
     assert says in "\n".join(report(found))
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (
+            "runs/checkpoint-3",
+            "`checkpoint-3` has the weights after the update of step 3: give checkpoint 2; "
+            "it belongs to step 4, which was not captured.",
+        ),
+        (
+            "runs/checkpoint-7/",
+            "the update of step 7: give checkpoint 2, or this one with --step 8.",
+        ),
+        ("runs/checkpoint-2", None),
+        ("runs/final", None),
+    ],
+)
+def test_weights_that_do_not_fit_are_told_which_checkpoint_does(
+    model: str, says: str | None
+) -> None:
+    figures = {"n": 5, "mean": 0.1, "p99": 0.2, "max": 0.3}
+    found = {
+        "step": 3, "weights_of_step": 2, "captured_steps": [3, 8], "n_rows": 2, "temperature": 1.0,
+        "model": model, "fits": [], "finite": True,
+        "passes": {"recheck": figures, "logp_new": figures}, "first_nonfinite": None,
+        "fit": {"nll_first": 3.0, "nll_last": 2.0, "n_updates": 20},
+    }  # fmt: skip
+    said = " ".join(report(found))
+    assert "A capture of step 3 has the weights of step 2, before its own update." in said
+    assert ("give checkpoint" in said) == (says is not None)
+    assert says is None or says in said
+    fitting = " ".join(report({**found, "fits": ["logp_new"]}))
+    assert "has the weights of step 2" not in fitting
+
+
+def test_the_replay_is_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"n": 5, "mean": 0.00469, "p99": 0.03921, "max": 0.03921}
+    found = {
+        "step": 3, "weights_of_step": 2, "captured_steps": [3], "n_rows": 2, "temperature": 1.0,
+        "model": "runs/checkpoint-3", "fits": [], "finite": True,
+        "passes": {"layout": figures, "logp_new": figures, "logp_old": figures},
+        "first_nonfinite": None, "fit": {"nll_first": 3.0, "nll_last": 2.0, "n_updates": 20},
+    }  # fmt: skip
+    words = set(" ".join(report(found)).split())
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = [*report(found)]
+    assert max(map(len, narrow)) <= 60
+    assert set(" ".join(narrow).split()) == words
+
+
+def test_passes_without_a_finite_number_are_said() -> None:
+    nothing = {"n": 0}
+    found = {
+        "step": 3, "weights_of_step": 2, "captured_steps": [3], "n_rows": 2, "temperature": 1.0,
+        "model": "m", "fits": [], "finite": False,
+        "passes": {"recheck": nothing, "layout": nothing, "logp_new": nothing},
+        "fit": {"nll_first": None, "nll_last": None, "n_updates": 20},
+        "first_nonfinite": {"operation": "mm", "phase": "forward", "module": "lm_head"},
+    }  # fmt: skip
+    told = "\n".join(report(found))
+    assert told.count("not finite on any token") == 3
+    assert "Not finite: first `mm` in the forward pass (lm_head)." in told
+
+
+def test_weights_that_are_not_finite_are_gone_through(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[7] = float("nan")
+    model.save_pretrained(tmp_path / "model")
+    asked = ["replay", f"rec:{record}", "--model", str(tmp_path / "model")]
+    assert main(asked) == 4
+    assert "Not finite: first `embedding` in the forward pass" in capsys.readouterr().out
+    assert main([*asked, "--json"]) == 4
+    said = json.loads(capsys.readouterr().out)
+    assert not said["finite"]
+    assert said["first_nonfinite"]["operation"] == "embedding"
+    assert said["fit"]["nll_first"] is None
+    assert said["passes"]["layout"] == {"n": 0}
 
 
 @pytest.fixture
@@ -103,6 +191,7 @@ def test_without_torch_it_says_what_to_install(
         ("loss", "expected MODULE:FUNCTION"),
         ("no_such_module:loss", "can't be imported from here"),
         ("broken:loss", "breaks when it is imported"),
+        ("ends:loss", "ends the program when it is imported: SystemExit(3)"),
         ("sound:nothing", "has no function `nothing`"),
     ],
 )
@@ -114,6 +203,7 @@ def test_a_loss_that_is_not_there_is_one_line(
     told: str,
 ) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('no data here')\n")
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "sound.py").write_text("def loss(given):\n    return given.logp_new.sum()\n")
     monkeypatch.chdir(tmp_path)
     assert main(["preflight", name]) == 2
@@ -135,3 +225,84 @@ def test_a_loss_is_probed_from_the_command_line(
     said = json.loads(capsys.readouterr().out)
     assert "loss_definition" in said["failed"]
     assert (tmp_path / "out" / "certificate.json").exists()
+
+
+LOSSES = """
+import sys
+
+print("imported")
+
+
+def sound(x):
+    print("called")
+    ratio = (x.logp_new - x.logp_old).clamp(-20, 20).exp()
+    terms = -ratio * x.advantage[:, None] * x.loss_mask
+    return terms.sum() / x.loss_mask.sum().clamp(min=1)
+
+
+def boom(x):
+    raise ValueError("not for me")
+
+
+def matrix(x):
+    return x.logp_new * 2
+
+
+def leaves(x):
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder with losses in it."""
+    pytest.importorskip("torch")
+    (tmp_path / "probed_losses.py").write_text(LOSSES)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("probed")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("boom", "found ValueError: not for me (probed_losses.py:15)"),
+        ("matrix", "TypeError: the loss function gave a tensor of shape (4, 2), not a scalar"),
+        ("leaves", "ends the program when it is called: SystemExit(3)"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_loss_that_cannot_be_probed_is_one_line_and_no_pass(
+    capsys: pytest.CaptureFixture[str], name: str, told: str, more: list[str]
+) -> None:
+    assert main(["preflight", f"probed_losses:{name}", *more]) == 2
+    said = capsys.readouterr()
+    assert told in said.err.splitlines()[-1]
+    assert said.out == ""
+
+
+@pytest.mark.usefixtures("probed")
+def test_json_has_all_checks_and_nothing_that_the_loss_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["preflight", "probed_losses:sound", "--json"]) == 0
+    said = capsys.readouterr()
+    found = {check["name"]: check for check in json.loads(said.out)["checks"]}
+    assert list(found) == [
+        "loss_numerics", "loss_definition", "mask_construction", "accumulation",
+        "trainer_repeatability", "fit",
+    ]  # fmt: skip
+    assert found["loss_definition"]["outcome"] == "pass"
+    assert {"text", "measured", "bound", "fix", "error"} < set(found["fit"])
+    assert "called" in said.err
+
+
+@pytest.mark.usefixtures("probed")
+def test_outcomes_are_in_colour_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["preflight", "probed_losses:sound"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr("firstbad.agent.console.is_terminal", lambda stream: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(["preflight", "probed_losses:sound"]) == 0
+    assert "\x1b[32mPASS\x1b[0m  loss_numerics" in capsys.readouterr().out

@@ -21,7 +21,7 @@ def test_a_sound_model_fits_and_gets_its_weights_back() -> None:
     before = {k: v.clone() for k, v in model.state_dict().items()}
     found = fit(model, lambda: nll(model))
     assert found["nll_last"] < 0.95 * found["nll_first"]
-    assert found["n_updates"] == 20
+    assert 1 <= found["n_updates"] < 10, "it ends when that is told"
     assert found["n_trained"] == len(list(model.parameters()))
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 

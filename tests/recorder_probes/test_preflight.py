@@ -173,9 +173,58 @@ def test_what_is_not_given_is_not_run_and_says_what_it_needs(tmp_path: Path) -> 
     assert {check["outcome"] for check in written["checks"]} == {"not_run"}
 
 
-def test_a_loss_that_gives_no_tensor_is_said() -> None:
-    made = preflight(loss_function=lambda given: 1.0)
-    assert "the loss function gave float, not a tensor" in made.report()
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda given: 1.0, "TypeError: the loss function gave float, not a tensor"),
+        (lambda given: given.logp_new * 2, "gave a tensor of shape (4, 2), not a scalar"),
+    ],
+)
+def test_a_loss_that_gives_no_scalar_is_said(loss: Any, said: str) -> None:
+    made = preflight(loss_function=loss)
+    assert made.broken == ["loss_numerics", "loss_definition"]
+    assert said in made.report()
+
+
+def test_a_factor_on_a_stated_reduction_is_named() -> None:
+    stated = Stated(reduction="token_mean", epsilon_low=0.2, epsilon_high=0.2)
+    made = preflight(loss_function=lambda g: losses.ppo()(g) * 4, stated=stated)
+    assert made.failed == ["loss_definition"]
+    assert "every gradient is 4 times that of the stated loss" in made.report()
+
+
+def test_a_factor_on_the_whole_loss_fails_and_is_named() -> None:
+    how = one_loop(small_model())
+    meant = {"factor": 2.0, "loss": "bnpo", "steps": 4}
+    made = preflight(model=how["model"], accumulation={**how["accumulation"], "scale": meant})
+    assert made.failed == ["accumulation"]
+    assert "2 times the gradient of the stated bnpo (must be 1)" in made.report()
+    assert "looks like" not in made.report()
+    four = {**how["accumulation"], "scale": {**meant, "factor": 4.0}}
+    assert (
+        "number of accumulation steps" in preflight(model=how["model"], accumulation=four).report()
+    )
+    one = {**how["accumulation"], "scale": {**meant, "factor": 1.0}}
+    assert preflight(model=how["model"], accumulation=one).failed == []
+
+
+def test_all_checks_are_described_and_only_four_certified() -> None:
+    made = preflight(loss_function=losses.ppo(sign=-1.0))
+    described = {check["name"]: check for check in made.described()}
+    assert set(described) == {*outcomes(made)} > {c["name"] for c in made.certified()}
+    assert described["loss_definition"]["outcome"] == "fail"
+    assert described["loss_definition"]["fix"].startswith("check the sign")
+    assert json.dumps(made.described(), allow_nan=False)
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_report_is_wrapped_at_words(width: int) -> None:
+    made = preflight(**one_loop(small_model(), scale=2.0))
+    whole, wrapped = made.report(0), made.report(width)
+    assert whole.split() == wrapped.split()
+    assert all('":' not in line[-2:] for line in wrapped.splitlines())
+    if width > 40:
+        assert max(map(len, wrapped.splitlines())) <= width
 
 
 def test_a_probe_that_breaks_is_not_run_and_nothing_is_raised(tmp_path: Path) -> None:
@@ -186,7 +235,10 @@ def test_a_probe_that_breaks_is_not_run_and_nothing_is_raised(tmp_path: Path) ->
     blocked.write_text("in the way")
     made = preflight(blocked / "run", loss_function=broken, masks={"source": [[3]]})
     assert outcomes(made)["loss_numerics"] == "not_run"
-    assert "RuntimeError: shapes differ" in made.report()
+    assert "RuntimeError: shapes differ (test_preflight.py:" in made.report()
+    assert (
+        made.report().splitlines()[-1].startswith("0 failed, 0 passed, 3 not run, 3 could not be")
+    )
     assert outcomes(made)["mask_construction"] == "not_run"
 
 

@@ -375,10 +375,12 @@ def test_a_gradient_that_is_not_finite_names_the_operation_and_its_line(
 
 
 def test_a_captured_step_is_explained_by_the_checkpoint_before_it(
-    make_trainer: MakeTrainer, tmp_path: Path
+    make_trainer: MakeTrainer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("jinja2")
-    from firstbad.agent.replay import nothing_fits, replay
+    from transformers.utils import logging
+
+    from firstbad.agent.replay import nothing_fits, replay, report
 
     trainer = make_trainer(
         max_steps=4, save_strategy="steps", save_steps=2, learning_rate=1e-2, warmup_steps=0
@@ -386,13 +388,18 @@ def test_a_captured_step_is_explained_by_the_checkpoint_before_it(
     attach(trainer, tmp_path / "record", baseline_every=1)
     trainer.train()
     step = str(tmp_path / "record" / "steps" / "00000003")
+    logging.enable_progress_bar()
+    capfd.readouterr()
     own, later = (
         replay(step, str(tmp_path / "out" / f"checkpoint-{n}"), step=None, rows=4) for n in (2, 4)
     )
     assert {"logp_new", "logp_old"} <= set(own["fits"])
     assert not nothing_fits(own)
     assert own["finite"]
+    assert own["weights_of_step"] == 2
     assert nothing_fits(later)
+    assert "give checkpoint 2; it belongs to step 5" in " ".join(report(later))
+    assert "Loading" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

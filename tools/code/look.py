@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firstbad.tools.code.files import Code, Unread
-from firstbad.tools.code.finding import Pattern
+from firstbad.tools.code.finding import Found, Pattern
 from firstbad.tools.code.log_of_softmax import LOG_OF_SOFTMAX
 from firstbad.tools.code.low_precision import LOW_PRECISION
 from firstbad.tools.code.ratios import LOG_OF_SUM, OVERFLOW, TIGHT_LIMIT
@@ -27,6 +27,8 @@ PATTERNS: Sequence[Pattern] = (
     BARE_DIVISOR,
 )
 
+MOST_ODD = 20
+"""Expressions of a file that one pattern may stumble over and still go on."""
 ALL_STEPS = 2_000_000
 """Nodes that are looked at in all files together."""
 
@@ -58,7 +60,8 @@ class Looked:
 def look(code: Code) -> Looked:
     """Look for every pattern in every file.
 
-    A file that is no Python, or whose names can't be followed within the limit, is left out whole.
+    A file that is no Python, or whose names can't be followed within the limit, is left out whole;
+    of an expression that can't be followed only what it holds.
     """
     places: list[Place] = []
     unread: list[Unread] = []
@@ -83,6 +86,7 @@ def look(code: Code) -> Looked:
             n_files += 1
             n_lines += module.text.count("\n") + 1
             places += found
+            unread += [Unread(file.name, why) for why in module.odd.values()]
     return Looked(tuple(places), n_files, n_lines, (*code.unread, *unread))
 
 
@@ -90,18 +94,32 @@ def look_in(module: Module) -> list[Place]:
     """The findings of one file, by line, each place once per pattern."""
     found: dict[tuple[int, int, str], Place] = {}
     for pattern in PATTERNS:
-        for each in pattern.find(module):
-            node = each.node
-            found.setdefault(
-                (node.lineno, node.col_offset, pattern.name),
-                Place(
-                    module.name,
-                    node.lineno,
-                    pattern.name,
-                    each.cause,
-                    module.written(node),
-                    each.why,
-                    each.shown,
-                ),
-            )
+        for _ in range(MOST_ODD):
+            module.at = None
+            try:
+                for each in pattern.find(module):
+                    place = _place(module, pattern, each)
+                    found.setdefault((place.line, each.node.col_offset, pattern.name), place)
+                break
+            except TooMuch:
+                raise
+            except Exception as error:  # of code that nobody thought of: again without it
+                kind, at = type(error).__name__, module.at
+                if at is None or at in module.odd:
+                    module.odd[module.tree] = f"`{pattern.name}` can't be looked for ({kind})"
+                    break
+                where = f"an expression in line {at.lineno}"
+                module.odd[at] = f"{where} can't be followed ({kind})"
     return [found[key] for key in sorted(found)]
+
+
+def _place(module: Module, pattern: Pattern, found: Found) -> Place:
+    return Place(
+        module.name,
+        found.node.lineno,
+        pattern.name,
+        found.cause,
+        module.written(found.node),
+        found.why,
+        found.shown,
+    )

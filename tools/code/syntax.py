@@ -120,6 +120,10 @@ class Module:
     n_nodes: int = 0
     left: int = MOST_STEPS
     """Steps that may still be taken."""
+    at: ast.expr | None = None
+    """What a pattern looks at now."""
+    odd: dict[ast.AST, str] = field(default_factory=dict)
+    """Expressions that a pattern could not be carried through, and why: none looks at them."""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -140,14 +144,19 @@ class Module:
         """Every operation of these names with its scope, in the order of the text."""
         for scope in self.scopes:
             for op in scope.ops:
-                if op.name in names:
+                if op.name in names and op.node not in self.odd:
+                    self.at = op.node
                     yield op, scope
 
     def nodes(self, kind: type[N]) -> Iterator[N]:
         """Every node of a kind, in the order of the text."""
-        found = self.by_kind[kind]
+        found, outer = self.by_kind[kind], self.at
         self.spend(len(found))
-        return (node for node in found if isinstance(node, kind))
+        for node in found:
+            if isinstance(node, kind) and node not in self.odd:
+                self.at = node if isinstance(node, ast.expr) else self.at
+                yield node
+        self.at = outer  # where one loop runs in another
 
     def spend(self, steps: int) -> None:
         """Count nodes that are looked at.

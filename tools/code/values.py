@@ -102,7 +102,8 @@ def axis_of(module: Module, node: ast.Call) -> object:
     if isinstance(given, ast.Constant) and given.value is None:
         return None
     value = constant(module, given)
-    return ... if value is None else int(value)
+    whole = value is not None and math.isfinite(value) and value.is_integer()
+    return int(value) if value is not None and whole else ...
 
 
 def without_gradient(module: Module, node: ast.AST) -> bool:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from firstbad_recorder.plain import as_plain, now
+from firstbad_recorder.secrets import without_secrets
 
 CERTIFICATE = "certificate.json"
 
@@ -16,6 +17,12 @@ def digest(value: object) -> str:
     """sha256 of a value as `run.json` holds it: JSON in ASCII, keys sorted, without spaces."""
     text = json.dumps(as_plain(value), allow_nan=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(settings: Mapping[str, object]) -> str:
+    """Of settings as `run.json` will hold them."""
+    plain = as_plain(settings)
+    return digest(without_secrets(plain) if isinstance(plain, dict) else {})
 
 
 def write_certificate(
@@ -38,7 +45,7 @@ def write_certificate(
     Raises:
         OSError: it can't be written.
     """
-    key = {**preflight_key, "config": digest(config), "versions": digest(versions)}
+    key = {**preflight_key, "config": _digest(config), "versions": _digest(versions)}
     made = [as_plain(check) for check in checks]
     text = json.dumps(
         {"schema_version": 1, "made": now(), "checks": made, "key": key}, allow_nan=False, indent=2

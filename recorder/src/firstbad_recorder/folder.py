@@ -1,4 +1,4 @@
-"""The files of a record: lines, step folders and `run.json`, within so many bytes.
+"""The files of a record: lines, step folders within so many bytes, and `run.json`.
 
 Every line is written by one system call before the method returns, and the folder of a step gets
 its name when it is complete, so a process that is killed loses at most what it was writing.
@@ -37,8 +37,8 @@ class Folder:
     ) -> None:
         """Nothing is written before `open` or the first line.
 
-        `max_bytes`: of all files together; the last twentieth is kept for events, and step folders
-        leave a fifth to lines.
+        `max_bytes`: of lines and step folders together; the last twentieth is kept for events, and
+        step folders leave a fifth to lines. `run.json` comes on top.
         """
         self.path = os.fspath(path)
         self.dropped = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 MAX_TEXT = 10_000
@@ -34,45 +35,49 @@ def as_number(value: Any) -> object:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def as_plain(value: object, depth: int = 20) -> object:
-    """The JSON form of a setting; what JSON does not know becomes its text."""
+def as_text(value: object, most: int = MAX_TEXT, cut: Callable[[str], None] | None = None) -> str:
+    """The text of a value, of so many characters at most; `cut` is told where it had more."""
+    try:
+        text = str(value)
+    except Exception:
+        return f"<{type(value).__name__} without a text>"
+    if cut is not None and len(text) > most:
+        cut(f"a text is cut at {most:,} characters")
+    return text[:most]
+
+
+def as_plain(value: object, depth: int = 20, text: Callable[[object], str] = as_text) -> object:
+    """The JSON form of a setting; what JSON does not know becomes its `text`."""
     kind = type(value)
     if kind is str:
-        return as_text(value)
+        return text(value)
     if kind is float or kind is int:  # most of what is written: before the slower questions
-        return _scalar(value)
+        return _scalar(value, text)
     try:
         if depth and isinstance(value, Mapping):
-            return {as_text(key): as_plain(item, depth - 1) for key, item in value.items()}
+            return {text(key): as_plain(item, depth - 1, text) for key, item in value.items()}
         if depth and isinstance(value, (list, tuple)):
-            return [as_plain(item, depth - 1) for item in value]
-        return as_text(value) if isinstance(value, str) else _scalar(value)
+            return [as_plain(item, depth - 1, text) for item in value]
+        return text(value) if isinstance(value, str) else _scalar(value, text)
     except Exception:  # even the question what it is may raise
-        return as_text(value)
+        return text(value)
 
 
-def _scalar(value: object) -> object:
+def _scalar(value: object, text: Callable[[object], str]) -> object:
     try:
         return as_number(value)
     except Exception:
-        return as_text(value)
+        return text(value)
 
 
-def as_line(record: Mapping[str, object]) -> bytes:
-    """A JSON object and a line end; its own texts may be long, as those of a rollout are."""
-    found: dict[str, object] = {}
-    for key, value in record.items():
-        text = type(value) is str
-        found[as_text(key)] = str(value)[:MAX_ROLLOUT_TEXT] if text else as_plain(value)
+def as_line(record: Mapping[str, object], cut: Callable[[str], None] | None = None) -> bytes:
+    """A JSON object and a line end; its texts may be long, as those of a rollout are.
+
+    Those of more than MAX_ROLLOUT_TEXT characters are cut, and `cut` is told.
+    """
+    text = partial(as_text, most=MAX_ROLLOUT_TEXT, cut=cut)
+    found = {text(key): as_plain(value, text=text) for key, value in record.items()}
     return json.dumps(found, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-def as_text(value: object) -> str:
-    """The text of a value, cut at MAX_TEXT characters."""
-    try:
-        return str(value)[:MAX_TEXT]
-    except Exception:
-        return f"<{type(value).__name__} without a text>"
 
 
 def reason_of(error: BaseException) -> str:

@@ -6,8 +6,12 @@ import hashlib
 import inspect
 import json
 import os
+import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +33,12 @@ MISSING = {
 }
 """What a check that was not run needs."""
 
+NARROW = 28
+"""Columns below which text is not put beside a name."""
+MOST_SAID = 400
+"""Characters of what was raised that are told."""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 @dataclass
 class Preflight:
@@ -49,33 +59,99 @@ class Preflight:
         """Names of the checks that failed."""
         return [check.name for check in self.checks if check.outcome == "fail"]
 
+    @property
+    def broken(self) -> list[str]:
+        """Names of the checks that could not be run, since something was raised in them."""
+        return [check.name for check in self.checks if check.error]
+
     def certified(self) -> list[dict[str, Any]]:
         """Checks as `certificate.json` has them."""
         held = [check for check in self.checks if check.name in CHECKS]
-        parts = ("name", "outcome", "measured", "bound", "text")
-        return [{part: as_plain(getattr(c, part)) for part in parts} for c in held]
+        return [_parts(check, ("name", "outcome", "measured", "bound", "text")) for check in held]
 
-    def report(self) -> str:
-        """One line for each check; of failed ones both operands and the fix."""
-        words = {"pass": "PASS", "fail": "FAIL", "not_run": "----"}
-        width = max(len(check.name) for check in self.checks)
-        lines = [f"{words[c.outcome]}  {c.name:{width}}  {c.text}" for c in self.checks]
+    def described(self) -> list[dict[str, Any]]:
+        """All checks as plain data; those of a certificate with the fix, and what was raised."""
+        parts = ("name", "outcome", "text", "measured", "bound", "fix", "error")
+        return [_parts(check, parts) for check in self.checks]
+
+    def report(self, width: int | None = None) -> str:
+        """One line for each check; of failed ones both operands and the fix.
+
+        Args:
+            width: Columns that lines are wrapped at; those of the terminal unless given, and none
+                where the output is no terminal.
+        """
+        names = max(len(check.name) for check in self.checks)
+        hang = len(f"PASS  {'':{names}}  ")
+        shown = [(f"{_word(c)}  {c.name:{names}}  {c.text}", hang) for c in self.checks]
         for check in self.checks:
-            if check.outcome != "fail":
-                continue
-            lines += ["", f"FAIL {check.name}"]
-            lines += [f"  {name:9} {text}" for name, text in _operands(check)]
-        if self.denominators:
-            lines += ["", "Normalisations in use, and what each makes count more"]
-            for entry in self.denominators:
-                off = "  (not as the settings say)" if entry.get("disagrees") else ""
-                lines += [
-                    f"  {entry['what']}: {entry['is']} [{entry['source']}]{off}",
-                    f"    {entry['counts_more']}",
-                ]
-        count = {word: sum(c.outcome == word for c in self.checks) for word in words}
-        said = f"{count['fail']} failed, {count['pass']} passed, {count['not_run']} not run"
-        return "\n".join([*lines, "", f"{said} in {self.seconds:.1f} s"]) + "\n"
+            if check.outcome == "fail":
+                shown += [("", 0), (f"FAIL {check.name}", 2)]
+                shown += [(f"  {name:9} {text}", 12) for name, text in _operands(check)]
+        shown += [("", 0), *_audit(self.denominators)] if self.denominators else []
+        shown += [("", 0), (self._counts(), 2)]
+        room = _columns() if width is None else width
+        lines = [part for line, indent in shown for part in _wrapped(line, indent, room)]
+        return "\n".join(lines) + "\n"
+
+    def _counts(self) -> str:
+        outcomes = [check.outcome for check in self.checks]
+        idle = outcomes.count("not_run") - len(self.broken)
+        said = f"{outcomes.count('fail')} failed, {outcomes.count('pass')} passed, {idle} not run"
+        if self.broken:
+            said += f", {len(self.broken)} could not be run"
+        return f"{said} in {self.seconds:.1f} s"
+
+
+def _parts(check: Check, names: Sequence[str]) -> dict[str, Any]:
+    return {name: as_plain(getattr(check, name)) for name in names}
+
+
+WORDS = {"pass": "PASS", "fail": "FAIL", "not_run": "----"}
+
+
+def _word(check: Check) -> str:
+    return "ERR " if check.error else WORDS[check.outcome]
+
+
+def _audit(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Lines of the denominators, each with what it is indented by where it goes on."""
+    lines = [("Normalisations in use, and what each makes count more", 2)]
+    for entry in entries:
+        off = "  (not as the settings say)" if entry.get("disagrees") else ""
+        lines.append((f"  {entry['what']}: {entry['is']} [{entry['source']}]{off}", 4))
+        lines.append((f"    {entry['counts_more']}", 4))
+    return lines
+
+
+def _columns() -> int:
+    """Of the terminal; 0 where the output is none."""
+    with suppress(Exception):  # what stands in for stdout need not be able to say
+        if sys.stdout.isatty():
+            return shutil.get_terminal_size().columns
+    return 0
+
+
+def _wrapped(line: str, indent: int, width: int) -> list[str]:
+    """A line in parts of at most `width` columns that begin `indent` columns to the right.
+
+    No word is broken, and in JSON no name is parted from its value.
+    """
+    if not width or len(line) <= width:
+        return [line]
+    if width - indent < NARROW:
+        indent = 4
+    text = line.replace('": ', '":\N{NO-BREAK SPACE}')
+    kept = len(text) - len(text.lstrip())
+    parts = textwrap.wrap(
+        text.lstrip(),
+        max(width, NARROW),
+        initial_indent=" " * kept,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in parts]
 
 
 def _operands(check: Check) -> list[tuple[str, str]]:
@@ -199,7 +275,16 @@ def _run(name: str, check: Callable[[], Check] | None) -> Check:
 
 
 def _stopped(name: str, error: Exception) -> Check:
-    return Check(name, "not_run", f"could not be run: {type(error).__name__}: {error}"[:500])
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    said = told[:MOST_SAID] + _raised_in(error)
+    return Check(name, "not_run", f"could not be run: {said}", error=said)
+
+
+def _raised_in(error: Exception) -> str:
+    """The innermost line of the caller's own code that the error went through."""
+    files = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+    own = [(f, n) for f, n in files if not f.startswith((HERE, "<")) and "site-packages" not in f]
+    return f" ({os.path.basename(own[-1][0])}:{own[-1][1]})" if own else ""
 
 
 def preflight_key(

@@ -39,7 +39,10 @@ MASK_FIXES = {
         "tool tokens are trained",
         "set the mask to 0 where a tool or the environment wrote the token",
     ),
-    "n_trained_padding": ("padding is trained", "multiply the mask with the attention mask"),
+    "n_trained_padding": (
+        "padding tokens are trained",
+        "multiply the mask with the attention mask",
+    ),
     "n_unseen_trained": (
         "trained tokens are hidden from attention",
         "let attention see every trained token",
@@ -55,6 +58,21 @@ MASK_FIXES = {
 }
 """What a count of the mask probe says, and its fix."""
 
+FACTOR_FIXES = {
+    "mean of the micro-batches' means": "divide every micro-batch by the tokens of the whole "
+    "batch, not by its own",
+    "number of micro-batches": "divide the loss by the number of micro-batches once",
+    "1 / number of micro-batches": "the loss is divided by the number of micro-batches twice",
+    "number of accumulation steps": "do not multiply the loss by the number of accumulation steps",
+    "1 / number of accumulation steps": "the loss is divided by the number of accumulation steps "
+    "twice",
+    "world size": "average the gradients of ranks instead of summing them, or divide the loss",
+    "1 / world size": "the loss is divided by the number of ranks twice",
+}
+"""What a factor looks like, and its fix."""
+SCALE_OFF = 0.02
+"""Share by which a gradient may be larger or smaller than that of the stated loss."""
+
 
 @dataclass
 class Check:
@@ -67,6 +85,8 @@ class Check:
     measured: dict[str, Any] = field(default_factory=dict)
     bound: dict[str, Any] = field(default_factory=dict)
     fix: str = ""
+    error: str = ""
+    """What it raised, where it could not be run."""
 
 
 def _judged(
@@ -173,7 +193,13 @@ def loss_definition(
             "a row's gradient moves with the advantage of another row",
             "normalise advantages by group before the loss, not in it",
         ))  # fmt: skip
-    if off and not faults:
+    factor = _factor(probe["cases"]) if off else None
+    if factor is not None and not faults:
+        faults.append((
+            f"every gradient is {factor:.4g} times that of the stated loss",
+            "take the factor off the loss, or state what it is divided by",
+        ))  # fmt: skip
+    elif off and not faults:
         first = off[0]
         faults.append((
             f"{len(off)} of {len(probe['cases'])} gradients are not the expected ones: "
@@ -182,7 +208,18 @@ def loss_definition(
             "compare the loss with the stated objective at this ratio",
         ))  # fmt: skip
     sound = f"{ratio.get('form')}, {reduction.get('name')}, KL {estimator(found['kl'])}"
-    return _judged("loss_definition", measured, {"wrong_cases": 0}, faults, sound)
+    bound = {"direction": "up", "masked_share": 0.0, "wrong_cases": []}
+    return _judged("loss_definition", measured, bound, faults, sound)
+
+
+def _factor(cases: Sequence[Mapping[str, Any]]) -> float | None:
+    """What all gradients are multiplied with; None where that differs, or is nothing."""
+    first = next((c for c in cases if c["expected"]), None)
+    if first is None:
+        return None
+    factor = first["measured"] / first["expected"]
+    scaled = [{**c, "measured": c["measured"] / factor} for c in cases] if factor else []
+    return factor if scaled and not any(_is_off(c, 0.0) for c in scaled) else None
 
 
 def _is_off(case: Mapping[str, Any], spread: float) -> bool:
@@ -192,8 +229,8 @@ def _is_off(case: Mapping[str, Any], spread: float) -> bool:
 
 
 def mask_construction(arrays: Mapping[str, Any]) -> Check:
-    """`arrays`: arguments of `probes.masks.masks`."""
-    measured = masks(**arrays)
+    """`arrays`: arguments of `probes.masks.masks`, and `note`: how the mask was got."""
+    measured = masks(**{k: v for k, v in arrays.items() if k != "note"})
     bound = {**dict.fromkeys(MASK_FIXES, 0), "shift": 0}
     offenders = measured["offenders"]
     first = f", first at row {offenders[0][0]}, place {offenders[0][1]}" if offenders else ""
@@ -210,13 +247,18 @@ def mask_construction(arrays: Mapping[str, Any]) -> Check:
         )]  # fmt: skip
     if not measured["n_trained"]:
         faults = [("no token is trained", "check where the mask is set to 0")]
-    sound = f"{measured['n_trained']} trained tokens, all of them sampled by the policy"
+    note = f"; {arrays['note']}" if arrays.get("note") else ""
+    sound = f"{measured['n_trained']} trained tokens, all of them sampled by the policy{note}"
     return _judged("mask_construction", measured, bound, faults, sound)
 
 
 def accumulation(how: Mapping[str, Any]) -> Check:
-    """`how`: arguments of `probes.accumulation.accumulation`, and `without`: what was left out."""
-    measured = probe_accumulation(**{k: v for k, v in how.items() if k != "without"})
+    """`how`: arguments of `probes.accumulation.accumulation`, and two things said of the batch.
+
+    `without`: what was left out. `scale`: the `factor` of the gradient over that of the stated
+    `loss`, and accumulation `steps` that are set.
+    """
+    measured = probe_accumulation(**{k: v for k, v in how.items() if k not in ("without", "scale")})
     looks = named_factor(measured)
     bound = {"norm_ratio": 1.0, "cosine": 1.0, "difference": max(SAME, 10 * measured["spread"])}
     text = (
@@ -227,19 +269,31 @@ def accumulation(how: Mapping[str, Any]) -> Check:
         text += f"; the whole batch repeated differs by {measured['spread']:.2g} itself"
     if how.get("without"):
         text += f"; measured without {how['without']}"
-    fixes = {
-        "mean of the micro-batches' means": "divide every micro-batch by the tokens of the whole "
-        "batch, not by its own",
-        "number of micro-batches": "divide the loss by the number of micro-batches once",
-        "1 / number of micro-batches": "the loss is divided by the number of micro-batches twice",
-        "world size": "average the gradients of ranks instead of summing them, or divide the loss",
-        "1 / world size": "the loss is divided by the number of ranks twice",
-    }
     faults = []
     if looks is not None:
-        named = fixes.get(looks, "compare which rows and which denominator each backward pass has")
+        named = FACTOR_FIXES.get(
+            looks, "compare which rows and which denominator each backward pass has"
+        )
         faults.append((f"{text}; looks like: {looks}", named))
+    if (scale := how.get("scale")) is not None:
+        measured, bound = {**measured, "scale": scale["factor"]}, {**bound, "scale": 1.0}
+        said = f"{scale['factor']:.4g} times the gradient of the stated {scale['loss']} (must be 1)"
+        if looks is None:  # else the factor is named already
+            faults += _scale_faults(scale, f"{text}; {said}")
+        text = f"{text}; {said}"
     return _judged("accumulation", measured, bound, faults, text)
+
+
+def _scale_faults(scale: Mapping[str, Any], said: str) -> list[tuple[str, str]]:
+    """A constant factor on the loss, by what it is likely to be."""
+    factor, steps = scale["factor"], scale["steps"]
+    if abs(factor - 1) <= SCALE_OFF:
+        return []
+    names = {"number of accumulation steps": steps, "1 / number of accumulation steps": 1 / steps}
+    for name, value in names.items():
+        if value != 1 and abs(factor / value - 1) <= SCALE_OFF:
+            return [(f"{said}; looks like: {name}", FACTOR_FIXES[name])]
+    return [(said, "take the factor off the loss, or state the loss that is meant")]
 
 
 def trainer_repeatability(how: Mapping[str, Any]) -> Check:

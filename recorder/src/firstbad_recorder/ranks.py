@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 
 from firstbad_recorder.folder import KEEPS, Folder
 
 RANKS = "ranks"
+SECONDS = 5.0
+"""Between two looks at the other ranks: each looks at a file of every other one."""
 
 
 class Ranks:
@@ -26,6 +29,10 @@ class Ranks:
         self.folder = self._root if rank == 0 else os.path.join(self._root, RANKS, f"{rank:04d}")
         self._read: dict[str, int] = {}
         """Bytes read of each other rank's file."""
+        self._looked = -SECONDS
+        """When, on the clock that never goes back."""
+        self._held = 0
+        """Steps that were held since then."""
 
     def tell(self, step: int, mark: str, why: str, folder: Folder) -> None:
         """Have the other ranks keep a step, and those around it where it is the first bad one."""
@@ -36,8 +43,18 @@ class Ranks:
         for file in self._others():
             self._read[file] = os.stat(file).st_size
 
+    def is_time(self, n_held: int) -> bool:
+        """Whether to look, asked at each step that is held.
+
+        After some seconds, or where steps are so quick that what another rank wants kept could
+        leave the ring before: so many are held at a time.
+        """
+        self._held += 1
+        return time.monotonic() - self._looked >= SECONDS or 2 * self._held > n_held
+
     def news(self) -> Iterator[tuple[int, str, str]]:
         """Steps that other ranks have asked for since the last time, how to mark them, and why."""
+        self._looked, self._held = time.monotonic(), 0
         for file in self._others():
             yield from self._lines(file)
 

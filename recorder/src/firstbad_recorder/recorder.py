@@ -21,6 +21,7 @@ from firstbad_recorder.plain import as_line, as_number, as_plain, as_text, now, 
 from firstbad_recorder.ranks import Ranks
 from firstbad_recorder.ring import CALL, ENDED, FIRST_BAD, Ring
 from firstbad_recorder.rules import Alarm, Rules
+from firstbad_recorder.secrets import without_secrets
 from firstbad_recorder.signals import on_signal
 from firstbad_recorder.tensors import ragged
 
@@ -80,21 +81,21 @@ class Recorder:
         Args:
             path: Folder of the record; made if it is not there.
             config: The run's settings as they are in force, kept in `run.json`. Values that JSON
-                does not know are kept as their text. Leave secrets out.
+                does not know are kept as their text. What may be a secret by its name is left out.
             requested: The settings as they were asked for, under the same names.
             framework: Library whose trainer runs, as in `versions`; None for a loop of your own.
             versions: Versions of the libraries that compute, by name (see `surroundings`).
             device: What computes, in words.
-            environment: Environment variables that bear on the numbers. Leave secrets out.
+            environment: Environment variables that bear on the numbers; the same.
             preflight_key: Digests `loss_code` and `model_shape`, by which a certificate is held
                 against the run.
-            max_bytes: Most that this process may take on disk. What comes later is counted in
-                `dropped` and not written; the last twentieth is kept for events, and steps leave
-                a fifth to lines.
+            max_bytes: Most that lines and steps of this process may take on disk. What comes later
+                is counted in `dropped` and not written; the last twentieth is kept for events, and
+                steps leave a fifth to lines.
             rank: Number of this process among those that train; each writes on its own, and what
                 makes one keep a step makes all keep it.
             ring_steps: Steps that `hold` has on disk at a time.
-            ring_bytes: Most that these may take; older ones go first.
+            ring_bytes: Most that these may take once a step is held; older ones go first.
             baseline_every: Steps between the held ones that are kept as healthy samples; 0: none.
             process_ends: Whether the last held steps of a process are kept, and the first ones of
                 a process that continues it: what a resume brought back shows in them.
@@ -115,8 +116,8 @@ class Recorder:
         self._open(begin)
         about = {
             "requested": requested,
-            "versions": versions,
             "environment": environment,
+            "versions": versions,
             "preflight_key": preflight_key,
         }
         self._folder.begin["config"] = self._settings(config)
@@ -296,11 +297,15 @@ class Recorder:
         when `ring_steps` newer ones are held.
         """
         step = operator.index(step)
-        self._resumed(step)
-        self._asked()
         lines = {"rollouts": rollouts, "generated": generated, "microbatches": microbatches}
-        self._ring.hold(step, self._files(step, lines, tokens, numerics, about))
-        self._answer_signal()
+        try:
+            self._resumed(step)
+            if self._ranks.is_time(self._ring.n_held):
+                self._asked()
+            self._ring.hold(step, self._files(step, lines, tokens, numerics, about))
+            self._answer_signal()
+        finally:
+            self._ring.passed(step)
 
     def is_sample(self, step: int) -> bool:
         """Whether `hold` would keep this step as a healthy sample: worth a closer look then."""
@@ -407,6 +412,7 @@ class Recorder:
         self.event("alarm", alarm.step, alarm.why)
         self._ring.want(alarm.first, FIRST_BAD, alarm.why)
         self._ranks.tell(alarm.first, FIRST_BAD, alarm.why, self._folder)
+        self._asked()
 
     def _asked(self) -> None:
         """Keep what other ranks have asked for."""
@@ -436,10 +442,11 @@ class Recorder:
                 about = {"compute_dtypes": arrays.dtypes, **about}
         for name, rows in lines.items():
             if rows is not None:
-                files[f"{name}.jsonl"] = b"".join(map(as_line, rows))
+                files[f"{name}.jsonl"] = b"".join(as_line(row, self._drop) for row in rows)
         if numerics is not None:
-            files["numerics.json"] = as_line(numerics)
-        files["step.json"] = as_line({"step": step, "time": round(time.time(), 3), **about})
+            files["numerics.json"] = as_line(numerics, self._drop)
+        about = {"step": step, "time": round(time.time(), 3), **about}
+        files["step.json"] = as_line(about, self._drop)
         return files
 
     def _fact(self, name: str, step: int, facts: Mapping[str, object]) -> None:
@@ -453,7 +460,9 @@ class Recorder:
             settings = as_plain({} if config is None else config)
             if not isinstance(settings, dict):
                 self._drop("config is no mapping")
-            elif len(as_line({"settings": settings})) > _MAX_CONFIG:
+                return {}
+            settings = without_secrets(settings)
+            if len(as_line({"settings": settings})) > _MAX_CONFIG:
                 self._drop("config is too large")
             else:
                 return settings

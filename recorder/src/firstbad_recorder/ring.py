@@ -1,7 +1,7 @@
 """The last steps on disk, so that those around a failure are still there when it shows.
 
-Each held step is a finished folder; it is deleted when it is too old, and only renamed when it is
-kept. A process that is killed leaves them all.
+Each held step is a finished folder. It is deleted when newer ones need its place, and renamed and
+marked when it is kept. A process that is killed leaves all that are held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Ring:
     def __init__(
         self, folder: Folder, most_steps: int, most_bytes: int, baseline_every: int
     ) -> None:
-        """`baseline_every`: steps between those that are kept as healthy samples; 0: none.
+        """`most_steps`, `most_bytes`: held at a time; a step that is written comes on top so long.
+
+        `baseline_every`: steps between those that are kept as healthy samples; 0: none.
 
         Where there are MOST_BASELINES, they grow rarer by half, so that a long run has no more.
         """
@@ -38,6 +40,8 @@ class Ring:
         self._every = baseline_every
         self._baselines: list[int] = []
         """Ascending."""
+        self._passed: int | None = None
+        """The last due step, where it could not be kept."""
         self._held: dict[int, int] = {}
         """Bytes of each held step, oldest first."""
         self._due: list[tuple[int, str, str]] = []
@@ -48,6 +52,11 @@ class Ring:
         """Steps from before their numbers went back, which come again."""
         self.newest: int | None = None
         """The step that was held last."""
+
+    @property
+    def n_held(self) -> int:
+        """Steps that are held now."""
+        return len(self._held)
 
     def adopt(self) -> None:
         """Keep what an earlier process held when it was killed."""
@@ -159,11 +168,22 @@ class Ring:
     def _wait(self, step: int, mark: str, why: str) -> None:
         if len(self._due) < _MOST_DUE:
             self._due.append((step, mark, why))
+        else:
+            self._folder.drop("more steps are waited for than can be")
 
     def is_due(self, step: int) -> bool:
         """Whether a step would be kept as a healthy sample."""
-        before = [n for n in self._baselines if n <= step]
-        return bool(self._every) and not (before and step < before[-1] + self._every)
+        tried = self._baselines if self._passed is None else [*self._baselines, self._passed]
+        last = max((n for n in tried if n <= step), default=None)
+        return bool(self._every) and not (last is not None and step < last + self._every)
+
+    def passed(self, step: int) -> None:
+        """A step is over: one that was due and could not be kept is not tried again at once.
+
+        What is measured more closely in a due step takes time, which would be lost at every step.
+        """
+        if self.is_due(step):
+            self._passed = step
 
     def _taken(self, step: int) -> None:
         """Count a healthy sample; where there are too many, they become rarer by half."""

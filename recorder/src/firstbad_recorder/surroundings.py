@@ -6,6 +6,8 @@ import os
 import re
 from importlib import metadata
 
+from firstbad_recorder.secrets import is_secret
+
 LIBRARIES = (
     "accelerate", "bitsandbytes", "datasets", "deepspeed", "flash-attn", "liger-kernel",
     "megatron-core", "ms-swift", "numpy", "openrlhf", "peft", "ray", "sglang", "tensordict",
@@ -17,7 +19,6 @@ _ALLOWED = re.compile(
     r"|TRITON|TRL|VERL|VLLM|XLA)_[A-Z0-9_]+"
     r"|WORLD_SIZE|LOCAL_WORLD_SIZE|RANK|LOCAL_RANK|TOKENIZERS_PARALLELISM|PYTHONHASHSEED"
 )
-_SECRET = re.compile(r"KEY|TOKEN(?!IZERS)|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.I)
 
 
 def surroundings() -> dict[str, dict[str, str]]:
@@ -35,6 +36,6 @@ def surroundings() -> dict[str, dict[str, str]]:
     environment = {
         name: value
         for name, value in sorted(os.environ.items())
-        if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
+        if _ALLOWED.fullmatch(name) and not is_secret(name)
     }
     return {"versions": versions, "environment": environment}

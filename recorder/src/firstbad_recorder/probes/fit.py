@@ -14,7 +14,9 @@ SLOW = 0.005
 """Share of the first likelihood that an update takes off at least, else the next one is larger."""
 
 
-def fit(model: Any, nll: Callable[[], Any], n_updates: int = 20) -> dict[str, Any]:
+def fit(
+    model: Any, nll: Callable[[], Any], n_updates: int = 20, enough: float = 0.05
+) -> dict[str, Any]:
     """The probe `fit` of FORMAT.md: plain likelihood of 4 to 8 completions, before and after.
 
     A learning rate fits one model and not another, so each tensor goes down its gradient by a
@@ -26,10 +28,12 @@ def fit(model: Any, nll: Callable[[], Any], n_updates: int = 20) -> dict[str, An
         model: Whose trainable parameters are updated.
         nll: Mean negative log-likelihood of the same few completions, in nats per trained token,
             through the training's own forward pass and mask.
-        n_updates: Updates; five at least, for a fall to show.
+        n_updates: Most updates; five at least, for a fall to show.
+        enough: Share of the first likelihood after whose loss no more are made.
 
     Returns:
-        `nll_first`, `nll_last`, `n_updates`, and `n_trained` tensors that got a gradient.
+        `nll_first`, `nll_last`, `n_updates` that were made, and `n_trained` tensors that got a
+        gradient.
 
     Raises:
         ValueError: the model has no trainable parameter.
@@ -47,17 +51,20 @@ def fit(model: Any, nll: Callable[[], Any], n_updates: int = 20) -> dict[str, An
             zero_grad(model)
             loss = nll()
             losses.append(float(loss.detach()))
+            if losses[-1] <= (1 - enough) * losses[0]:
+                break
             pace *= _change_of_pace(losses)
             if loss.requires_grad:
                 loss.backward()
             moved = [_step(p, pace * step) for p, step in zip(trained, steps)]
             reached = max(reached, sum(moved))
-        with torch.no_grad():
-            losses.append(float(nll()))
+        else:
+            with torch.no_grad():
+                losses.append(float(nll()))
     return {
         "nll_first": losses[0],
         "nll_last": losses[-1],
-        "n_updates": n_updates,
+        "n_updates": len(losses) - 1,
         "n_trained": reached,
     }
 

@@ -92,6 +92,10 @@ class Bench:
         loss = self.loss_function(made)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"the loss function gave {type(loss).__name__}, not a tensor")
+        if loss.numel() != 1:
+            raise TypeError(
+                f"the loss function gave a tensor of shape {tuple(loss.shape)}, not a scalar"
+            )
         gradient = None
         if loss.requires_grad:
             (gradient,) = torch.autograd.grad(loss.sum(), made.logp_new, allow_unused=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-PADDING, SYSTEM, PROMPT, SAMPLED, TOOL = range(5)
-"""Values of `source`, as FORMAT.md has them."""
+from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED, SYSTEM, TOOL
+
 SHIFTS = (-2, -1, 1, 2)
 
 

@@ -296,8 +296,8 @@ def weighed(micro: Micro, settings: Settings) -> Weighed:
     return Weighed(micro, micro.passed, mask, slopes, *ratios(micro, mask, settings))
 
 
-def denominator(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[float | None, str]:
-    """What the micro-batch's loss is divided by, measured: by its gradient over its slope.
+def divisors(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[Any, str]:
+    """What each token's loss is divided by, measured: by its gradient over its slope.
 
     Of the two ways, a weight of tokens or one of rows, each over its own tokens, the steadier one
     is taken; `by_rows`: the one that is stated, where rows of equal length leave both open. None
@@ -321,8 +321,13 @@ def denominator(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[fl
         kind = "rows" if by_rows else "tokens"
     else:
         kind = "tokens" if spread[0] < spread[1] else "rows"
-    chosen = by_token if kind == "tokens" else by_row
-    return float(chosen.median()), kind
+    return by_token if kind == "tokens" else by_row, kind
+
+
+def denominator(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[float | None, str]:
+    """What the micro-batch's loss is divided by: the middle of `divisors`."""
+    found, kind = divisors(micro, mask, slopes, by_rows)
+    return (None if found is None else float(found.median())), kind
 
 
 def _spread(values: Any) -> Any:

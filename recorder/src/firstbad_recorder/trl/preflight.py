@@ -6,9 +6,11 @@ counters are as before afterwards.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,16 +21,28 @@ from firstbad_recorder.probes.loss_function import Stated
 from firstbad_recorder.probes.loss_input import LossInput
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl.aside import as_before
+from firstbad_recorder.trl.measured import (
+    finishes,
+    generated_ids,
+    masks_measured,
+    masks_stated,
+    measured,
+    replaced,
+    scale_of,
+)
+from firstbad_recorder.trl.rows import PADDING, PROMPT, SAMPLED, SOURCE, Scored, sources
 from firstbad_recorder.trl.settings import settings_of, tokenizer_of
 
-FEW = 8
-"""Rows that further passes and the fit are made on."""
+FEW, FITTED = 8, 4
+"""Rows that further passes are made on, and that are fitted."""
+ACCUMULATED = 3
+"""Micro-batches that are also passed as one batch: all of a step may not fit into memory."""
 
 
 def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Preflight:
     """Check a TRL trainer before `train()`: a report, and `certificate.json` beside the record.
 
-    Takes about as long as a generation and a few updates.
+    Takes about as long as a generation, four updates on three micro-batches and a few on four rows.
 
     Args:
         trainer: A `GRPOTrainer` or a subclass.
@@ -37,25 +51,28 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
     """
     folder = Path(trainer.args.output_dir) / "record" if path is None else Path(path)
     with as_before(trainer):
-        batch = _batch(trainer)
+        batch, finish = _batch(trainer)
         size = trainer.args.per_device_train_batch_size
         parts = _split(batch, size)
+        few = parts[:ACCUMULATED]
         rows = [_row(batch, i) for i in range(min(FEW, len(batch["completion_ids"])))]
         model = trainer.accelerator.unwrap_model(trainer.model)
+        masks, scale = _measured(trainer, batch, parts)
         return run_checks(
             folder if trainer.accelerator.process_index == 0 else None,
             loss_function=loss_function(trainer),
             stated=_stated(trainer),
-            masks=_masks(batch),
+            masks={**masks, "finish": finish},
             model=model,
             accumulation={
                 "backward": lambda batches: _backward(trainer, batches),
-                "whole": batch,
-                "parts": parts,
-                "n_tokens": [_trained(part).sum(dim=1).tolist() for part in parts],
+                "whole": _split(batch, size * len(few))[0],
+                "parts": few,
+                "n_tokens": [_trained(part).sum(dim=1).tolist() for part in few],
                 "world_size": int(trainer.accelerator.num_processes),
                 "any_rank": lambda own: _any_rank(trainer, own),
                 "without": "top_entropy_quantile" if trainer.top_entropy_quantile < 1.0 else None,
+                "scale": scale,
             },
             consistency={
                 "rows": [ids for ids, _ in rows],
@@ -63,7 +80,7 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
                 "temperature": float(trainer.temperature),
                 "pad_id": int(tokenizer_of(trainer).pad_token_id),
             },
-            nll=lambda: _nll(trainer, {k: _first(v, FEW) for k, v in batch.items()}),
+            nll=lambda: _nll(trainer, {k: _first(v, FITTED) for k, v in batch.items()}),
             config=settings_of(trainer),
             versions=surroundings()["versions"],
             loss_code=loss_code(trainer),
@@ -113,11 +130,47 @@ def loss_function(trainer: Any) -> Any:
     return loss
 
 
-def _batch(trainer: Any) -> dict[str, Any]:
-    """One generation batch, scored."""
+def _batch(trainer: Any) -> tuple[dict[str, Any], list[str]]:
+    """One generation batch, scored, with the source of each token; and why each row ended.
+
+    Sources are told by what was generated, not by masks: these are what is checked. Rows without
+    an advantage get one of 1: nothing would flow back through them.
+    """
+    scored = Scored()
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def rewards(*args: Any, **more: Any) -> Any:
+            scored.ids = args[3] if len(args) > 3 else more.get("completion_ids_list", ())
+            return original(*args, **more)
+
+        return rewards
+
     rows = next(iter(trainer.get_train_dataloader()))
-    found: dict[str, Any] = trainer._generate_and_score_completions(rows)
-    return found
+    with replaced(trainer, "_calculate_rewards", around):
+        found: dict[str, Any] = trainer._generate_and_score_completions(rows)
+    known = generated_ids(trainer, found, scored)
+    found[SOURCE] = sources(trainer, found, known)
+    found["advantages"] = _none_is_zero(found["advantages"])
+    return found, finishes(trainer, known)
+
+
+def _none_is_zero(advantages: Any) -> Any:
+    import torch
+
+    if advantages.dim() != 1:  # a token's own 0 may be what keeps it out of the loss
+        return advantages
+    return torch.where(advantages == 0, torch.ones_like(advantages), advantages)
+
+
+def _measured(
+    trainer: Any, batch: dict[str, Any], parts: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Arguments of the mask probe, and the scale of the loss where it can be measured."""
+    found = measured(trainer, parts, functools.partial(_scaled, trainer))
+    if found is None:
+        return masks_stated(batch), None
+    micros, masks, settings = found
+    return masks_measured(micros, masks), scale_of(trainer, micros, masks, settings)
 
 
 def _stated(trainer: Any) -> Stated:
@@ -158,7 +211,16 @@ def _trained(batch: dict[str, Any]) -> Any:
 
 
 def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
-    """Forward and backward of each batch with the scaling of training for so many.
+    """Forward and backward of each batch with the scaling of training for so many."""
+    with _scaled(trainer, len(batches)):
+        for batch in batches:
+            loss = trainer.compute_loss(trainer.model, dict(batch))
+            loss.backward()
+
+
+@contextlib.contextmanager
+def _scaled(trainer: Any, n: int) -> Iterator[None]:
+    """The trainer scales its loss for so many micro-batches.
 
     All tokens count: the threshold of `top_entropy_quantile` is one of each micro-batch by design,
     so that a split changes which tokens are chosen.
@@ -169,13 +231,11 @@ def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
         trainer.args.gradient_accumulation_steps,
         trainer.args.steps_per_generation,
     )
-    trainer.current_gradient_accumulation_steps = len(batches)
-    trainer.args.steps_per_generation = len(batches)
+    trainer.current_gradient_accumulation_steps = n
+    trainer.args.steps_per_generation = n
     trainer.top_entropy_quantile = 1.0
     try:
-        for batch in batches:
-            loss = trainer.compute_loss(trainer.model, dict(batch))
-            loss.backward()
+        yield
     finally:
         trainer.current_gradient_accumulation_steps = before
         trainer.args.gradient_accumulation_steps = stated
@@ -183,38 +243,22 @@ def _backward(trainer: Any, batches: Sequence[dict[str, Any]]) -> None:
         trainer.top_entropy_quantile = quantile
 
 
-def _masks(batch: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of the mask probe for one batch, prompt included."""
-    import torch
-
-    made, trained = batch["completion_mask"].bool(), _trained(batch).bool()
-    source = torch.where(made, 3, 0)
-    tools = batch.get("tool_mask")
-    if tools is not None:
-        source = torch.where(made & ~tools.bool(), 4, source)
-    prompt = batch["prompt_mask"].bool()
-    blank = torch.zeros_like(prompt)
-    return {
-        "source": torch.cat([torch.where(prompt, 2, 0), source], dim=1).tolist(),
-        "loss_mask": torch.cat([blank, trained], dim=1).long().tolist(),
-        "attention_mask": torch.cat([prompt, made], dim=1).long().tolist(),
-    }
-
-
 def _row(batch: dict[str, Any], i: int) -> tuple[list[int], int]:
     """Token ids of one row without padding, and how many of them are prompt."""
-    prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()].tolist()
-    made = batch["completion_ids"][i][batch["completion_mask"][i].bool()].tolist()
-    return prompt + made, len(prompt)
+    import torch
+
+    ids = torch.cat([batch["prompt_ids"][i], batch["completion_ids"][i]])
+    prompt, made = ids[batch[SOURCE][i] == PROMPT], ids[batch[SOURCE][i] >= SAMPLED]
+    return prompt.tolist() + made.tolist(), len(prompt)
 
 
 def _nll(trainer: Any, batch: dict[str, Any]) -> Any:
-    """Mean negative log-likelihood of trained tokens, through the trainer's own pass."""
+    """Mean negative log-likelihood of what was sampled, through the trainer's own pass."""
     import torch
 
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    seen = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     width = batch["completion_ids"].shape[1]
+    seen = (batch[SOURCE] != PADDING).long()
     logp = trainer._get_per_token_logps_and_entropies(trainer.model, ids, seen, width)[0]
-    mask = _trained(batch)
+    mask = batch[SOURCE][:, -width:] == SAMPLED
     return -(logp * mask).sum() / mask.sum().clamp(min=1)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstbad_recorder.sources import PADDING as PADDING
+from firstbad_recorder.sources import PROMPT as PROMPT
+from firstbad_recorder.sources import SAMPLED as SAMPLED
+from firstbad_recorder.sources import TOOL as TOOL
 from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 
 GOLD = ("answer", "gold", "solution", "ground_truth", "target", "label", "reference")
 MOST_WARNINGS = 3
 """Of one call of a reward function that are kept."""
-PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
-"""Values of `source`, as FORMAT.md has them."""
 SOURCE = "recorded_source"
 ROW = "recorded_row"
 """Keys of a batch that carry sources and the number of each row through shuffling and splitting."""

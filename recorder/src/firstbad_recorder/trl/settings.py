@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_SECRET = re.compile(r"token$|secret|password|api_?key|credential", re.I)
+from firstbad_recorder.secrets import without_secrets
+
 _MOST_TOKENIZER_BYTES = 32 * 2**20
 _FURTHER: dict[str, Callable[[Any], object]] = {
     "world_size": lambda trainer: int(trainer.accelerator.num_processes),
@@ -23,11 +23,7 @@ _FURTHER: dict[str, Callable[[Any], object]] = {
 
 def settings_of(trainer: Any) -> dict[str, object]:
     """Settings as they are in force, without what may be a secret."""
-    found: dict[str, object] = {
-        key: value
-        for key, value in trainer.args.to_dict().items()
-        if not _SECRET.search(key) or value is None
-    }
+    found = without_secrets(trainer.args.to_dict())
     for name, asked in _FURTHER.items():
         with suppress(Exception):  # this version has no such thing: it is left out
             found[name] = asked(trainer)

@@ -98,10 +98,10 @@ def _arrays(part: Weighed, checked: set[str]) -> dict[str, Any]:
         "entropy": passed.entropy,
         **{ARRAYS[name]: micro.checked.get(name, blank) for name in checked},
     }
-    source, nan = _sources(micro), float("nan")
+    source, nan = sources_in(micro), float("nan")
     for name, values in arrays.items():
         if values is not None:
-            own = _placed(micro.wide(values.float(), nan), width, nan)
+            own = placed(micro.wide(values.float(), nan), width, nan)
             arrays[name] = own.masked_fill(source < SAMPLED, nan)
     advantage = micro.advantage
     one = advantage.shape[1] == 1
@@ -109,9 +109,9 @@ def _arrays(part: Weighed, checked: set[str]) -> dict[str, Any]:
         "token_id": passed.ids,
         "source": source,
         "attention_mask": passed.attended,
-        "loss_mask": _placed(part.mask.to(torch.uint8), width, 0),
+        "loss_mask": placed(part.mask.to(torch.uint8), width, 0),
         **arrays,
-        "advantage": advantage.expand(-1, width) if one else _placed(advantage, width, 0.0),
+        "advantage": advantage.expand(-1, width) if one else placed(advantage, width, 0.0),
     }
 
 
@@ -128,7 +128,7 @@ def ordered(tokens: dict[str, Any], order: Sequence[int]) -> dict[str, Any]:
     return {"offsets": offsets, **{name: values[at] for name, values in tokens.items()}}
 
 
-def _placed(values: Any, width: int, fill: float) -> Any:
+def placed(values: Any, width: int, fill: float) -> Any:
     """(R, width) an array over the last columns, filled up on the left."""
     have = values.shape[1]
     if have == width:
@@ -139,8 +139,8 @@ def _placed(values: Any, width: int, fill: float) -> Any:
     return torch.cat([left, values], dim=1)
 
 
-def _sources(micro: Micro) -> Any:
+def sources_in(micro: Micro) -> Any:
     """(R, T) where each token of the pass comes from, as `rows.sources` has it."""
     assert micro.passed is not None
     known, width = micro.inputs[SOURCE], micro.passed.ids.shape[1]
-    return known[:, -width:] if known.shape[1] >= width else _placed(known, width, PADDING)
+    return known[:, -width:] if known.shape[1] >= width else placed(known, width, PADDING)

@@ -15,13 +15,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from firstbad_recorder.verl import driver, where, worker
-from firstbad_recorder.verl.hook import watch, wrap
+from firstbad_recorder.verl.hook import watch
+from firstbad_recorder.wrap import wrap
 
 _Function = Callable[..., Any]
+_wrap = partial(wrap, once=True)
 
 
 def install() -> None:
@@ -40,28 +43,29 @@ def install() -> None:
 
 def _environment(module: Any) -> None:
     def made(original: _Function) -> _Function:
-        def environment(config: Any = None, *args: Any, **more: Any) -> Any:
-            found = original(config, *args, **more)
+        def environment(*args: Any, **more: Any) -> Any:
+            found = original(*args, **more)
+            config = _given(args, more, 0, "config")
             driver.quietly(lambda: where.to_workers(found.setdefault("env_vars", {}), config))
             return found
 
         return environment
 
-    wrap(module, "get_ppo_ray_runtime_env", made)
+    _wrap(module, "get_ppo_ray_runtime_env", made)
 
 
 def _trainer_v0(module: Any) -> None:
     trainer = module.RayPPOTrainer
-    wrap(trainer, "fit", _whole)
-    wrap(trainer, "_compute_old_log_prob", _old)
-    wrap(trainer, "_update_actor", _update)
+    _wrap(trainer, "fit", _whole)
+    _wrap(trainer, "_compute_old_log_prob", _old)
+    _wrap(trainer, "_update_actor", _update)
 
 
 def _trainer_v1(module: Any) -> None:
     trainer = module.PPOTrainer
-    wrap(trainer, "init", _begins)
-    wrap(trainer, "fit", _whole)
-    wrap(trainer, "_update_actor", _update_v1)
+    _wrap(trainer, "init", _begins)
+    _wrap(trainer, "fit", _whole)
+    _wrap(trainer, "_update_actor", _update_v1)
 
 
 def _begins(original: _Function) -> _Function:
@@ -89,8 +93,8 @@ def _whole(original: _Function) -> _Function:
 
 
 def _old(original: _Function) -> _Function:
-    def compute(trainer: Any, batch: Any, *args: Any, **more: Any) -> Any:
-        result = original(trainer, batch, *args, **more)
+    def compute(trainer: Any, *args: Any, **more: Any) -> Any:
+        result = original(trainer, *args, **more)
         found = driver.of(trainer)
         if found is not None:
             found.quietly(found.scored, result)
@@ -100,34 +104,34 @@ def _old(original: _Function) -> _Function:
 
 
 def _update(original: _Function) -> _Function:
-    def update(trainer: Any, batch: Any, *args: Any, **more: Any) -> Any:
-        found = driver.of(trainer)
+    def update(trainer: Any, *args: Any, **more: Any) -> Any:
+        found, batch = driver.of(trainer), _given(args, more, 0, "batch")
         step = None if found is None else found.quietly(found.taken, batch)
         try:
-            result = original(trainer, batch, *args, **more)
+            result = original(trainer, *args, **more)
         except BaseException:
             if found is not None and step is not None:
                 found.quietly(found.hold, step, None)
             raise
         if found is not None and step is not None:
-            found.quietly(found.hold, step, getattr(result, "meta_info", {}).get("metrics"))
+            found.quietly(lambda: found.hold(step, _metrics(result)))
         return result
 
     return update
 
 
 def _update_v1(original: _Function) -> _Function:
-    def update(trainer: Any, batch: Any, metrics: Any, *args: Any, **more: Any) -> Any:
-        found = driver.of(trainer)
+    def update(trainer: Any, *args: Any, **more: Any) -> Any:
+        found, batch = driver.of(trainer), _given(args, more, 0, "batch")
         step = None if found is None else found.quietly(found.fetched, batch)
         try:
-            result = original(trainer, batch, metrics, *args, **more)
+            result = original(trainer, *args, **more)
         except BaseException:
             if found is not None and step is not None:
                 found.quietly(found.hold, step, None)
             raise
         if found is not None and step is not None:
-            found.quietly(found.hold, step, metrics)
+            found.quietly(found.hold, step, _given(args, more, 1, "metrics"))
         return result
 
     return update
@@ -135,28 +139,30 @@ def _update_v1(original: _Function) -> _Function:
 
 def _tracking(module: Any) -> None:
     def made(original: _Function) -> _Function:
-        def log(tracking: Any, data: Any, step: Any, *args: Any, **more: Any) -> Any:
+        def log(tracking: Any, *args: Any, **more: Any) -> Any:
             if (found := driver.current()) is not None:
+                data, step = _given(args, more, 0, "data"), _given(args, more, 1, "step")
                 found.quietly(found.logged, data, step)
-            return original(tracking, data, step, *args, **more)
+            return original(tracking, *args, **more)
 
         return log
 
-    wrap(module.Tracking, "log", made)
+    _wrap(module.Tracking, "log", made)
 
 
 def _delivery(module: Any) -> None:
     def made(original: _Function) -> _Function:
-        def update_weights(manager: Any, global_steps: Any = None, *args: Any, **more: Any) -> Any:
-            result = original(manager, global_steps, *args, **more)
+        def update_weights(manager: Any, *args: Any, **more: Any) -> Any:
+            result = original(manager, *args, **more)
+            step = _given(args, more, 0, "global_steps")
             if inspect.isawaitable(result):
-                return _after(result, lambda: driver.delivered(global_steps))
-            driver.delivered(global_steps)
+                return _after(result, lambda: driver.delivered(step))
+            driver.delivered(step)
             return result
 
         return update_weights
 
-    wrap(module.CheckpointEngineManager, "update_weights", made)
+    _wrap(module.CheckpointEngineManager, "update_weights", made)
 
 
 async def _after(awaited: Any, then: Callable[[], None]) -> Any:
@@ -166,14 +172,14 @@ async def _after(awaited: Any, then: Callable[[], None]) -> Any:
 
 
 def _losses(module: Any) -> None:
-    wrap(module, "ppo_loss", _lost)
+    _wrap(module, "ppo_loss", _lost)
 
 
 def _lost(original: _Function) -> _Function:
-    # the names are those that engines call it with
-    def ppo_loss(config: Any, model_output: Any, data: Any, *args: Any, **more: Any) -> Any:
-        result = original(config, model_output, data, *args, **more)
-        worker.lost(config, model_output, data, result)
+    def ppo_loss(*args: Any, **more: Any) -> Any:
+        result = original(*args, **more)
+        config, data = _given(args, more, 0, "config"), _given(args, more, 2, "data")
+        worker.lost(config, _given(args, more, 1, "model_output"), data, result)
         return result
 
     return ppo_loss
@@ -193,18 +199,26 @@ def _engine(module: Any) -> None:
 
         return train_batch
 
-    wrap(module.BaseEngine, "train_batch", made)
+    _wrap(module.BaseEngine, "train_batch", made)
 
 
 def _workers(module: Any) -> None:
     def made(original: _Function) -> _Function:
-        async def update_weights(
-            actor: Any, global_steps: Any = None, *args: Any, **more: Any
-        ) -> Any:
-            worker.flush(global_steps)
-            return await original(actor, global_steps, *args, **more)
+        async def update_weights(actor: Any, *args: Any, **more: Any) -> Any:
+            worker.flush(_given(args, more, 0, "global_steps"))
+            return await original(actor, *args, **more)
 
         return update_weights
 
-    wrap(module.ActorRolloutRefWorker, "update_weights", made)
-    wrap(module, "ppo_loss", _lost)  # where it was imported before this package was
+    _wrap(module.ActorRolloutRefWorker, "update_weights", made)
+    _wrap(module, "ppo_loss", _lost)  # where it was imported before this package was
+
+
+def _given(args: tuple[Any, ...], more: Mapping[str, Any], place: int, name: str) -> Any:
+    """An argument as it was given, None where it was not; originals get theirs untouched."""
+    return more.get(name, args[place] if place < len(args) else None)
+
+
+def _metrics(result: Any) -> Any:
+    """What V0's update says of itself."""
+    return (getattr(result, "meta_info", None) or {}).get("metrics")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-PADDING, PROMPT, SAMPLED, TOOL = 0, 2, 3, 4
+from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED, TOOL
+
 MOST_TOKENS = 2**19
 """Places of one step that are recorded; of larger steps so many whole groups as fit."""
 _RESPONSE = {

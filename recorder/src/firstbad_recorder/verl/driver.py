@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from firstbad_recorder.plain import as_text
 from firstbad_recorder.recorder import Recorder
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.verl import batch as batches
 from firstbad_recorder.verl import where
+from firstbad_recorder.verl.ledger import norm_of
 
 _QUEUED = (
     "prompts", "responses", "response_mask", "rollout_log_probs", "old_log_probs", "ref_log_prob",
@@ -46,7 +47,7 @@ def quietly(function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except Exception as error:
-        where.say_once(f"not recorded: {type(error).__name__}: {str(error)[:200]}")
+        where.say_once(f"not recorded: {type(error).__name__}: {as_text(error)[:200]}")
         return None
 
 
@@ -290,16 +291,8 @@ def _norms(metrics: Mapping[str, Any] | None, clip: Any) -> list[dict[str, objec
     values = (metrics or {}).get("actor/grad_norm")
     if values is None:
         return []
-    found: list[dict[str, object]] = []
-    for value in values if isinstance(values, (list, tuple)) else [values]:
-        norm = float(value)
-        row: dict[str, object] = {"before_clip": norm}
-        if clip is not None:
-            row["clip_value"] = float(clip)
-            if math.isfinite(norm):  # else verl makes no update
-                row["after_clip"] = min(norm, float(clip))
-        found.append(row)
-    return found
+    each = values if isinstance(values, (list, tuple)) else [values]
+    return [norm_of(float(value), clip) for value in each]
 
 
 def _numbers(tokens: Mapping[str, Any], lines: list[dict[str, object]]) -> dict[str, object]:

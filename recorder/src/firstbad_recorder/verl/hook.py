@@ -71,19 +71,3 @@ def watch(changes: Mapping[str, Change]) -> None:
 def _quietly(change: Change, module: Any) -> None:
     with suppress(Exception):  # an import must never fail for what is recorded
         change(module)
-
-
-def wrap(owner: Any, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-    """Put `made(original)` in the place of a function of a class or module, once.
-
-    False where there is none of that name. What other libraries wrote on the function stays on it.
-    """
-    import functools
-
-    original = vars(owner).get(name)
-    if not callable(original) or hasattr(original, "firstbad_wrapped"):
-        return False
-    replaced = functools.wraps(original)(made(original))
-    replaced.firstbad_wrapped = True  # type: ignore[attr-defined]
-    setattr(owner, name, replaced)
-    return True

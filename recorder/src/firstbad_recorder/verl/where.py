@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from firstbad_recorder.secrets import without_secrets
 
 RECORD = "FIRSTBAD_RECORD"
 """Names the folder. Unless set, it is `record` in `trainer.default_local_dir`."""
@@ -14,9 +15,6 @@ OPTIONS = "FIRSTBAD_RECORD_OPTIONS"
 """Settings of `Recorder` that are whole numbers: `baseline_every=20 max_bytes=4000000000`."""
 MODULES = "VERL_USE_EXTERNAL_MODULES"
 _NUMBERS = ("baseline_every", "max_bytes", "ring_bytes", "ring_steps")
-_SECRET = re.compile(
-    r"token$|secret|passw|api_?key|access_?key|credential|authoriz|private|proxy|_pat$", re.I
-)
 _log = logging.getLogger("firstbad_recorder")
 _said: set[str] = set()
 
@@ -63,15 +61,7 @@ def settings_of(config: Any) -> dict[str, object]:
     from omegaconf import OmegaConf
 
     found = OmegaConf.to_container(config, resolve=True)
-    return _open(found) if isinstance(found, Mapping) else {}
-
-
-def _open(settings: Mapping[Any, Any]) -> dict[str, object]:
-    return {
-        str(key): _open(value) if isinstance(value, Mapping) else value
-        for key, value in settings.items()
-        if value is None or not _SECRET.search(str(key))
-    }
+    return without_secrets(found) if isinstance(found, Mapping) else {}
 
 
 def say_once(text: str) -> None:

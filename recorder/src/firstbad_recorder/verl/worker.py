@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstbad_recorder.plain import as_text
 from firstbad_recorder.recorder import Recorder
+from firstbad_recorder.sources import SAMPLED
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.verl import batch as batches
 from firstbad_recorder.verl import where
+from firstbad_recorder.verl.ledger import line_of, norm_of
 
-_ONE = 2**20
-"""Ratios of a micro-batch that quantiles are taken of at most."""
+MOST_LINES = 4096
+"""Micro-batches, and updates, that are remembered until weights are delivered: the newest ones."""
 
 
 @dataclass
@@ -68,7 +71,7 @@ def end(engine: Any, result: Any) -> None:
 def flush(step: Any) -> None:
     """Weights of a step are delivered: write down the updates that led to them."""
     if step is not None and (_here.ledger or _here.norms):
-        _quietly(_held, int(step))
+        _quietly(_held, step)
 
 
 def _quietly(function: Callable[..., Any], *args: Any) -> None:
@@ -76,7 +79,7 @@ def _quietly(function: Callable[..., Any], *args: Any) -> None:
         function(*args)
     except Exception as error:
         if _here.recorder is None:
-            where.say_once(f"not recorded: {type(error).__name__}: {str(error)[:200]}")
+            where.say_once(f"not recorded: {type(error).__name__}: {as_text(error)[:200]}")
         else:
             _here.recorder.lost(error)
 
@@ -112,12 +115,14 @@ def _finished(update: _Update, engine: Any, result: Any) -> None:
     for i, (micro, rows) in enumerate(zip(update.micros, parts)):
         _here.ledger.append({
             "update": number, "rank": rank, "microbatch": i, "n_samples": len(rows.ids),
-            **_line(micro, rows),
+            **line_of(micro, rows),
         })  # fmt: skip
     metrics = {} if result is None else result.get("metrics", {})
     if (norm := metrics.get("grad_norm")) is not None:
         clip = getattr(getattr(engine, "optimizer_config", None), "clip_grad", None)
-        _here.norms.append(_norm(float(norm), clip))
+        _here.norms.append(norm_of(float(norm), clip))
+    for lines in (_here.ledger, _here.norms):
+        _shorten(lines, _here.recorder)
     if number == 0:
         whole = _joined(parts)
         _here.tokens = batches.tokens_of(whole)
@@ -128,19 +133,29 @@ def _finished(update: _Update, engine: Any, result: Any) -> None:
         _here.tokens = {k: v for k, v in _here.tokens.items() if v is not None}
 
 
-def _held(step: int) -> None:
+def _shorten(lines: list[dict[str, object]], recorder: Recorder) -> None:
+    """Forget the oldest lines where weights are never delivered under a number; count them."""
+    over = len(lines) - MOST_LINES
+    for _ in range(over):
+        recorder.lost(LookupError("too many updates without a delivery of weights"))
+    if over > 0:
+        del lines[:over]
+
+
+def _held(step: Any) -> None:
+    number = int(step)
     assert _here.recorder is not None
     ledger, _here.ledger = _here.ledger, []
     norms, _here.norms = _here.norms, []
     tokens, _here.tokens = _here.tokens, None
     _here.n_updates = 0
     _here.recorder.hold(
-        step,
+        number,
         tokens=tokens,
         microbatches=ledger,
         numerics={"norms": norms} if norms else None,
         first_pass=True,
-        policy_version=step - 1,
+        policy_version=number - 1,
     )
 
 
@@ -210,55 +225,4 @@ def _after(whole: batches.Batch, name: str, tokens: dict[str, Any]) -> Any:
     if rows is None:
         return None
     moved = torch.cat([torch.cat([row.new_full((1,), float("nan")), row[:-1]]) for row in rows])
-    return moved.float().masked_fill(tokens["source"] != batches.SAMPLED, float("nan"))
-
-
-def _line(micro: dict[str, Any], rows: batches.Batch) -> dict[str, object]:
-    """Figures of a line of microbatches.jsonl."""
-    import torch
-
-    config, mode = micro["config"], str(micro["config"].loss_agg_mode)
-    line: dict[str, object] = {"loss": float(micro["loss"])}
-    masks = rows.responses.get("response_mask")
-    mask = None if masks is None else torch.cat(masks).bool()
-    if mask is not None:
-        line["n_tokens"] = int(mask.sum())
-    if (size := micro.get("dp_size")) is not None:
-        line["scale"] = float(size)
-        line["reduction"] = "mean"
-    if mode == "token-mean":
-        divided = micro.get("batch_num_tokens")
-    elif mode == "token-sum":
-        divided = 1.0
-    elif mode == "seq-mean-token-sum-norm":
-        divided = None  # also by a width that this place does not know
-    else:
-        divided = micro.get("global_batch_size")
-    if divided is not None:
-        line["denominator"] = float(divided)
-    if "log_probs" not in rows.facts or "old_log_probs" not in rows.responses or mask is None:
-        return line
-    new = [row[n - 1 : -1] for row, n in zip(rows.facts["log_probs"], rows.widths)]
-    away = (torch.cat(new).float() - torch.cat(rows.responses["old_log_probs"]).float())[mask]
-    if not away.numel():
-        return line
-    ratio = torch.exp(away[:_ONE])
-    p50, p95, p99 = torch.quantile(ratio, torch.tensor([0.5, 0.95, 0.99])).tolist()
-    low = 1 - float(config.clip_ratio_low)
-    high = 1 + float(config.clip_ratio_high)
-    return line | {
-        "ratio_p50": p50,
-        "ratio_p95": p95,
-        "ratio_p99": p99,
-        "ratio_max": float(ratio.max()),
-        "clip_low_share": float((ratio < low).float().mean()),
-        "clip_high_share": float((ratio > high).float().mean()),
-        "kl_old": float(-away.mean()),
-    }
-
-
-def _norm(before: float, clip: Any) -> dict[str, object]:
-    found: dict[str, object] = {"before_clip": before, "clip_value": clip}
-    if clip is not None and before < float("inf"):
-        found["after_clip"] = min(before, float(clip))
-    return found
+    return moved.float().masked_fill(tokens["source"] != SAMPLED, float("nan"))
