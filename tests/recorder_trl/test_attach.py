@@ -17,14 +17,11 @@ from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 from firstbad.tools.beside import rows_of_capture
 from firstbad.tools.readers import open_run
 from firstbad_recorder.trl import attach, preflight
+from recorder_trl.lines import rows_in
 
 # The libraries of training warn of their own doings.
 pytestmark = pytest.mark.filterwarnings("default")
 MakeTrainer = Callable[..., Any]
-
-
-def rows_in(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_training_is_the_same_with_and_without(make_trainer: MakeTrainer, tmp_path: Path) -> None:
@@ -138,17 +135,30 @@ def test_the_denominator_is_measured(
             assert row["denominator"] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("parts_of_loss", [(), ("generated", "begin_micro", "passed", "end_micro")])
 def test_what_breaks_in_recording_stays_there(
-    make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trainer: MakeTrainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts_of_loss: tuple[str, ...],
 ) -> None:
-    from firstbad_recorder.trl.attach import _Attachment
+    from firstbad_recorder.trl.gradients import Gradients, Heard
+    from firstbad_recorder.trl.micro import Micro, Pass
+    from firstbad_recorder.trl.recording import Recording
 
     def broken(*args: Any, **more: Any) -> Any:
         raise RuntimeError("recording is broken")
 
-    names = ("generated", "begin_micro", "passed", "end_micro", "clipped", "logged", "begin")
-    for name in (*names, "before_update", "after_update", "compare_engine", "end_step"):
-        monkeypatch.setattr(_Attachment, name, broken)
+    parts = {
+        Recording: ("begin", "compare_engine", "clipped", "logged", "end_step", *parts_of_loss),
+        Gradients: ("before_update", "after_update"),
+        Heard: ("add",),
+        Micro: ("take_factor",),
+        Pass: ("take",),
+    }
+    for owner, names in parts.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, broken)
     trainer = make_trainer(max_steps=2)
     recorder = attach(trainer, tmp_path / "record")
     trainer.train()

@@ -30,6 +30,7 @@ def accumulation(
     n_tokens: Sequence[Sequence[int]] | None = None,
     optimizer: Any = None,
     world_size: int = 1,
+    any_rank: Callable[[bool], bool] | None = None,
 ) -> dict[str, Any]:
     """The probe `accumulation` of FORMAT.md, by two or more runs of the training's own code.
 
@@ -44,6 +45,8 @@ def accumulation(
         n_tokens: Trained tokens of each row, for each part.
         optimizer: With one, the first step from either gradient is compared.
         world_size: Processes that the gradients are joined over, for the name of a factor.
+        any_rank: Whether something holds in any of them, where `backward` waits for the others:
+            all make the same calls of it then.
 
     Returns:
         `cosine`, `norm_ratio` (accumulated over whole), `difference` (norm of their difference over
@@ -61,24 +64,30 @@ def accumulation(
         again = _gradient(model, backward, [whole])
         summed = _gradient(model, backward, parts)
         size = _norm(first)
-        if not size or not math.isfinite(size + _norm(summed)):
-            raise ValueError("the gradient of the whole batch is 0 or not finite")
-        found: dict[str, Any] = {
-            "cosine": _cosine(summed, first),
-            "norm_ratio": _norm(summed) / size,
-            "difference": _norm([a - b for a, b in zip(summed, first)]) / size,
-            "spread": _norm([a - b for a, b in zip(first, again)]) / size,
-            "n_microbatches": len(parts),
-            "world_size": world_size,
-        }
+        usable = bool(size) and math.isfinite(size + _norm(summed))
+        found = _compared(first, again, summed, size) if usable else {}
+        found |= {"n_microbatches": len(parts), "world_size": world_size}
         if n_tokens is not None:
             found["equal_lengths"] = len({n for part in n_tokens for n in part}) == 1
-        if differs(found):
+        closer = usable and differs(found)
+        if closer if any_rank is None else any_rank(closer):
             own = [_gradient(model, backward, [part]) for part in parts]
-            found |= _by_parts(first, summed, own)
+            found |= _by_parts(first, summed, own) if closer else {}
+        if not usable:
+            raise ValueError("the gradient of the whole batch is 0 or not finite")
         if optimizer is not None:
             found["parameter_delta"] = _parameter_delta(model, optimizer, first, summed)
     return found
+
+
+def _compared(first: list[Any], again: list[Any], summed: list[Any], size: float) -> dict[str, Any]:
+    """The gradient in parts and a repeated one against that of the whole, whose norm is `size`."""
+    return {
+        "cosine": _cosine(summed, first),
+        "norm_ratio": _norm(summed) / size,
+        "difference": _norm([a - b for a, b in zip(summed, first)]) / size,
+        "spread": _norm([a - b for a, b in zip(first, again)]) / size,
+    }
 
 
 def differs(found: Mapping[str, Any]) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
+
+_DEVICES = ("cuda", "xpu", "npu", "mps", "mlu", "musa")
+"""Modules of torch that may have generators of their own."""
 
 
 @contextmanager
@@ -64,21 +69,41 @@ def zero_grad(model: Any) -> None:
 
 
 def rng_states() -> Any:
-    """State of torch's generators on the CPU and on all GPUs in use."""
+    """State of every generator in use: torch's on each device, Python's own, numpy's if loaded."""
     import torch
 
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    return torch.get_rng_state(), gpus
+    found = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        found.append((numpy.random.set_state, numpy.random.get_state()))
+    for device in _DEVICES:
+        module = getattr(torch, device, None)
+        if module is None or not _in_use(module):
+            continue
+        kind = "_rng_state_all" if hasattr(module, "get_rng_state_all") else "_rng_state"
+        found.append((getattr(module, "set" + kind), getattr(module, "get" + kind)()))
+    return found
 
 
 def set_rng_states(states: Any) -> None:
     """What `rng_states` gave."""
-    import torch
+    for put, state in states:
+        put(state)
 
-    cpu, gpus = states
-    torch.set_rng_state(cpu)
-    if gpus:
-        torch.cuda.set_rng_state_all(gpus)
+
+@contextmanager
+def same_random() -> Generator[None, None, None]:
+    """Random numbers afterwards are as if nothing had been drawn meanwhile."""
+    states = rng_states()
+    try:
+        yield
+    finally:
+        set_rng_states(states)
+
+
+def _in_use(module: Any) -> bool:
+    asked = getattr(module, "is_initialized", None) or getattr(module, "is_available", None)
+    return asked is not None and bool(asked())
 
 
 def _copy(state: Any) -> Any:

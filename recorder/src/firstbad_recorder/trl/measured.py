@@ -12,6 +12,7 @@ from typing import Any
 
 from firstbad_recorder.probes.denominators import OVER_ALL
 from firstbad_recorder.probes.untouched import untouched
+from firstbad_recorder.sources import SAMPLED
 from firstbad_recorder.trl.micro import (
     Micro,
     Pass,
@@ -21,7 +22,8 @@ from firstbad_recorder.trl.micro import (
     slope,
     trained,
 )
-from firstbad_recorder.trl.rows import SAMPLED, SOURCE, Generation, Scored
+from firstbad_recorder.trl.rows import SOURCE, Generation, Scored
+from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 from firstbad_recorder.trl.step import placed, sources_in
 from firstbad_recorder.trl.wrap import wrap
 
@@ -58,7 +60,8 @@ def measured(
                 micros.append(micro)
             if not all(_tells(micro) for micro in micros):
                 return None
-            return micros, [trained(micro, settings) for micro in micros], settings
+            masks = [trained(micro, settings, slope(micro, settings)) for micro in micros]
+            return micros, masks, settings
     except Exception:  # what is wrong with the loss is told by the checks of the loss
         return None
 
@@ -144,7 +147,7 @@ def generated_ids(trainer: Any, batch: Mapping[str, Any], scored: Scored) -> Sco
     ids = batch["completion_ids"].tolist()
     if len(scored.ids) == len(ids):
         return scored
-    stops, pad = set(trainer.eos_token_ids), trainer._tokenizer.pad_token_id
+    stops, pad = ends_of(trainer), tokenizer_of(trainer).pad_token_id
     return Scored(ids=[_generated(row, stops, pad) for row in ids])
 
 
@@ -156,7 +159,7 @@ def _generated(ids: list[int], stops: set[int], pad: int | None) -> list[int]:
 
 def finishes(trainer: Any, scored: Scored) -> list[str]:
     """Why each row ended, by its last token."""
-    ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+    ends = {*ends_of(trainer), tokenizer_of(trainer).pad_token_id}
     return ["stop" if len(ids) and int(ids[-1]) in ends else "length" for ids in scored.ids]
 
 

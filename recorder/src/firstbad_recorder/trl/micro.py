@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstbad_recorder.trl.gradients import Heard
 from firstbad_recorder.trl.rows import Generation
 
+_CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo")
 _ALIKE = 1e-4
 """Difference of two relative spreads from which the smaller one counts."""
 _AT_ONE = 1e-4
@@ -22,8 +24,10 @@ _FEWEST = 1e-6
 class Settings:
     """Of the trainer's loss, as they are in force."""
 
-    epsilon_low: float
-    epsilon_high: float
+    bounds: tuple[float, float] | None
+    """Ratios below and above which a token is clipped; None where the loss clips none."""
+    caps: bool
+    """A ratio above the bounds weighs as much as the upper one, whatever the advantage (CISPO)."""
     beta: float
     by_rows: bool
     """The stated loss is a mean over rows of the mean over each one's tokens."""
@@ -35,23 +39,36 @@ class Settings:
     """The KL term is multiplied with the ratio."""
     leaves_out: bool
     """Tokens or rows are left out of the loss by their entropy or their staleness."""
+    weighs_engine: bool = True
+    """The weight for the engine's log-probs multiplies the loss; else it enters in another way."""
 
 
 def settings_of_loss(trainer: Any) -> Settings:
     """Read off a trainer."""
-    plain = trainer.loss_type in ("grpo", "bnpo", "dr_grpo", "dapo")
-    delta = getattr(trainer.args, "delta", None)
+    kind = getattr(trainer, "loss_type", "grpo")
+    level = getattr(trainer, "importance_sampling_level", "token")
+    caps = kind == "cispo"
+    one_sided = caps or getattr(trainer.args, "delta", None) is None
     stale = getattr(trainer, "off_policy_mask_threshold", None)
     return Settings(
-        float(trainer.epsilon_low),
-        float(trainer.epsilon_high),
-        float(trainer.beta),
-        trainer.loss_type in ("grpo", "sapo"),
-        plain and trainer.importance_sampling_level == "token" and delta is None,
-        trainer.importance_sampling_level == "sequence",
-        bool(getattr(trainer.args, "use_bias_correction_kl", False)),
-        float(getattr(trainer, "top_entropy_quantile", 1.0)) < 1.0 or stale is not None,
+        bounds=_bounds(trainer, kind),
+        caps=caps,
+        beta=float(getattr(trainer, "beta", 0.0)),
+        by_rows=kind in ("grpo", "sapo"),
+        is_plain=(caps or kind in _CLIPPED) and level == "token" and one_sided,
+        by_sequence=level == "sequence",
+        corrects_kl=bool(getattr(trainer.args, "use_bias_correction_kl", False)),
+        leaves_out=float(getattr(trainer, "top_entropy_quantile", 1.0)) < 1.0 or stale is not None,
+        weighs_engine=kind != "vespo",
     )
+
+
+def _bounds(trainer: Any, kind: str) -> tuple[float, float] | None:
+    if kind == "cispo":  # the upper one is a ratio itself, and there is no lower one
+        return 0.0, float(trainer.epsilon_high)
+    if kind not in (*_CLIPPED, "luspo"):
+        return None
+    return 1 - float(trainer.epsilon_low), 1 + float(trainer.epsilon_high)
 
 
 @dataclass
@@ -64,14 +81,25 @@ class Pass:
     logp: Any
     """(R, W)"""
     entropy: Any
-    again: Callable[..., Any]
-    """The same pass on other rows: `again(ids, attended, width)`, as TRL's method takes them."""
+    again: Callable[[], Any]
+    """The same pass once more."""
+    alone: Callable[..., Any] | None = None
+    """The same on other rows: `alone(ids, attended, width)`, as TRL's method takes them; None where
+    a row has more than its tokens, such as images."""
     gradient: Any = None
     """(R, W) of the loss with respect to `logp`, as it arrived in the backward pass."""
+    scale: float = 1.0
+    """What the loss is multiplied with against vanishing gradients; divided by here."""
 
     def take(self, gradient: Any) -> None:
         """Keep the gradient, as a hook of the backward pass."""
-        self.gradient = gradient.detach() if self.gradient is None else self.gradient + gradient
+        own = unscaled(gradient, self.scale)
+        self.gradient = own if self.gradient is None else self.gradient + own
+
+
+def unscaled(gradient: Any, scale: float) -> Any:
+    """What it is without the scale; in half precision some of it would vanish."""
+    return gradient.detach() if scale == 1.0 else gradient.detach().float() / scale
 
 
 @dataclass
@@ -88,22 +116,21 @@ class Micro:
     loss: Any = None
     factor: Any = None
     """What the loss was multiplied with before its backward pass began."""
-    squares: list[Any] | None = None
-    """Squared norms of its own gradient, by parameter; None where nothing listened."""
+    heard: Heard | None = None
+    """Its own gradient, by parameter; None where nothing listened."""
+    scale: float = 1.0
+    """What its loss is multiplied with against vanishing gradients."""
     checked: dict[str, Any] = field(default_factory=dict)
     """Log-probs of further passes, (R, W), NaN where not made."""
 
     def grad_norm(self) -> float | None:
         """Norm of its own gradient, before it is added to that of others; None where not heard."""
-        import torch
-
-        if self.squares is None or self.passed is None or self.passed.gradient is None:
-            return None
-        return float(torch.stack(self.squares).sum().sqrt()) if self.squares else 0.0
+        norm = None if self.heard is None else self.heard.norm()
+        return None if norm is None else norm / self.scale
 
     def take_factor(self, gradient: Any) -> None:
         """Keep what the loss was multiplied with, as a hook of the backward pass."""
-        self.factor = gradient.detach()
+        self.factor = unscaled(gradient, self.scale)
 
     @property
     def lines(self) -> list[dict[str, object]]:
@@ -165,10 +192,32 @@ def ratios(micro: Micro, mask: Any, settings: Settings) -> tuple[Any, Any]:
     return torch.exp(mean).expand_as(away), mask & (mask.cumsum(dim=1) == 1)
 
 
-def cut_by_advantage(micro: Micro, ratio: Any, epsilon_low: float, epsilon_high: float) -> Any:
+def cut_by_advantage(micro: Micro, ratio: Any, bounds: tuple[float, float]) -> Any:
     """(R, W) bool: ratios that are clipped in the direction of the advantage."""
     up, down = micro.advantage > 0, micro.advantage < 0
-    return ((ratio > 1 + epsilon_high) & up) | ((ratio < 1 - epsilon_low) & down)
+    return ((ratio > bounds[1]) & up) | ((ratio < bounds[0]) & down)
+
+
+def _weight(micro: Micro, ratio: Any, settings: Settings) -> Any:
+    """(R, W) what the loss makes of the ratio."""
+    import torch
+
+    if settings.bounds is None:
+        return ratio
+    if settings.caps:
+        return ratio.clamp(max=settings.bounds[1])
+    cut = cut_by_advantage(micro, ratio, settings.bounds)
+    return torch.where(cut, torch.zeros_like(ratio), ratio)
+
+
+def _engine_weight(micro: Micro) -> Any:
+    """(R, W), or (R, 1) where a row has one weight; None without an engine."""
+    found = micro.inputs.get("importance_sampling_ratio")
+    if found is None:
+        return None
+    found = found.float()
+    found = found.unsqueeze(1) if found.dim() == 1 else found
+    return found if found.shape[1] == 1 else micro.wide(found, 1.0)
 
 
 def slope(micro: Micro, settings: Settings) -> Any:
@@ -183,11 +232,10 @@ def slope(micro: Micro, settings: Settings) -> Any:
     assert passed is not None
     new = passed.logp.float()
     ratio = torch.exp(new - micro.old.float())
-    cut = cut_by_advantage(micro, ratio, settings.epsilon_low, settings.epsilon_high)
-    found = torch.where(cut, torch.zeros_like(ratio), -micro.advantage * ratio)
-    engine = micro.inputs.get("importance_sampling_ratio")
-    if engine is not None:
-        found = found * micro.wide(engine.float().expand(new.shape[0], -1), 1.0)
+    found = -micro.advantage * _weight(micro, ratio, settings)
+    engine = _engine_weight(micro)
+    if engine is not None and settings.weighs_engine:
+        found = found * engine
     reference = micro.inputs.get("ref_per_token_logps")
     if settings.beta and reference is not None:
         away = micro.wide(reference.float(), float("nan")) - new
@@ -196,12 +244,16 @@ def slope(micro: Micro, settings: Settings) -> Any:
             own = ratio * (own + torch.exp(away) - away - 1)
         found = found + settings.beta * own
     if not settings.is_plain:
-        moved = ((ratio - 1).abs() * micro.wide(micro.mask)).amax(dim=1, keepdim=True) > _AT_ONE
+        away = (ratio - 1).abs()
+        if engine is not None and not settings.weighs_engine:
+            away = torch.maximum(away, (engine - 1).abs().expand_as(away))
+        away = torch.where(micro.wide(micro.mask).bool(), away, torch.zeros_like(away))
+        moved = away.amax(dim=1, keepdim=True) > _AT_ONE
         found = torch.where(moved, torch.full_like(found, float("nan")), found)
     return found
 
 
-def trained(micro: Micro, settings: Settings) -> Any:
+def trained(micro: Micro, settings: Settings, slopes: Any) -> Any:
     """(R, W) bool: tokens that were trained, by the gradient where it tells, else as stated.
 
     A token without a gradient is untrained where its own slope is clearly not 0. Where the trainer
@@ -215,11 +267,33 @@ def trained(micro: Micro, settings: Settings) -> Any:
     if passed.gradient is None or not bool(torch.isfinite(passed.gradient).all()):
         return stated  # NaN spreads over all places, whatever is trained
     flows = passed.gradient != 0
-    slopes = slope(micro, settings)
     tells = (slopes.abs() > DUE) & flows.any(dim=1, keepdim=True)
     if settings.leaves_out:
         tells = torch.zeros_like(tells)
     return torch.where(tells, flows, stated | flows)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A micro-batch, and how its tokens count in its loss."""
+
+    micro: Micro
+    passed: Pass
+    mask: Any
+    """(R, W) bool: tokens that were trained."""
+    slopes: Any
+    """(R, W), see `slope`."""
+    ratio: Any
+    once: Any
+    """Both (R, W), see `ratios`."""
+
+
+def weighed(micro: Micro, settings: Settings) -> Weighed:
+    """Look at a micro-batch whose gradient has arrived."""
+    assert micro.passed is not None
+    slopes = slope(micro, settings)
+    mask = trained(micro, settings, slopes)
+    return Weighed(micro, micro.passed, mask, slopes, *ratios(micro, mask, settings))
 
 
 def divisors(micro: Micro, mask: Any, slopes: Any, by_rows: bool) -> tuple[Any, str]:

@@ -7,7 +7,6 @@ counters are as before afterwards.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import inspect
 import os
@@ -20,7 +19,9 @@ from firstbad_recorder.preflight import Preflight
 from firstbad_recorder.preflight import preflight as run_checks
 from firstbad_recorder.probes.loss_function import Stated
 from firstbad_recorder.probes.loss_input import LossInput
+from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED
 from firstbad_recorder.surroundings import surroundings
+from firstbad_recorder.trl.aside import as_before
 from firstbad_recorder.trl.measured import (
     finishes,
     generated_ids,
@@ -30,11 +31,9 @@ from firstbad_recorder.trl.measured import (
     replaced,
     scale_of,
 )
-from firstbad_recorder.trl.rows import PADDING, PROMPT, SAMPLED, SOURCE, Scored, sources
-from firstbad_recorder.trl.settings import settings_of
+from firstbad_recorder.trl.rows import SOURCE, Scored, sources
+from firstbad_recorder.trl.settings import settings_of, tokenizer_of
 
-ATTACHED = "_firstbad_attachment"
-"""Where a trainer keeps what records it."""
 FEW, FITTED = 8, 4
 """Rows that further passes are made on, and that are fitted."""
 ACCUMULATED = 3
@@ -61,7 +60,7 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
         model = trainer.accelerator.unwrap_model(trainer.model)
         masks, scale = _measured(trainer, batch, parts)
         return run_checks(
-            folder,
+            folder if trainer.accelerator.process_index == 0 else None,
             loss_function=loss_function(trainer),
             stated=_stated(trainer),
             masks={**masks, "finish": finish},
@@ -72,6 +71,7 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
                 "parts": few,
                 "n_tokens": [_trained(part).sum(dim=1).tolist() for part in few],
                 "world_size": int(trainer.accelerator.num_processes),
+                "any_rank": lambda own: _any_rank(trainer, own),
                 "without": "top_entropy_quantile" if trainer.top_entropy_quantile < 1.0 else None,
                 "scale": scale,
             },
@@ -79,13 +79,21 @@ def preflight(trainer: Any, path: str | os.PathLike[str] | None = None) -> Prefl
                 "rows": [ids for ids, _ in rows],
                 "n_prompt": [n for _, n in rows],
                 "temperature": float(trainer.temperature),
-                "pad_id": int(trainer._tokenizer.pad_token_id),
+                "pad_id": int(tokenizer_of(trainer).pad_token_id),
             },
             nll=lambda: _nll(trainer, {k: _first(v, FITTED) for k, v in batch.items()}),
             config=settings_of(trainer),
             versions=surroundings()["versions"],
             loss_code=loss_code(trainer),
         )
+
+
+def _any_rank(trainer: Any, own: bool) -> bool:
+    """Whether it holds in any process: what all of them do next is the same."""
+    import torch
+
+    asked = torch.tensor([float(own)], device=trainer.accelerator.device)
+    return bool(trainer.accelerator.gather(asked).any())
 
 
 def loss_code(trainer: Any) -> str | None:
@@ -121,43 +129,6 @@ def loss_function(trainer: Any) -> Any:
         return trainer._compute_loss(model, inputs)
 
     return loss
-
-
-@contextlib.contextmanager
-def as_before(trainer: Any) -> Iterator[None]:
-    """Counters, logs, random numbers and mode of the trainer are put back afterwards."""
-    import torch
-
-    kept = {
-        name: copy.deepcopy(getattr(trainer, name))
-        for name in ("_metrics", "_logs", "_step", "_buffered_inputs")
-        if hasattr(trainer, name)
-    }
-    seen = trainer.state.num_input_tokens_seen
-    training = trainer.model.training
-    set_here = not hasattr(trainer, "current_gradient_accumulation_steps")
-    device = trainer.accelerator.device
-    devices = [device] if device.type == "cuda" else []
-    attached = trainer.__dict__.get(ATTACHED)
-    if attached is not None:
-        attached.paused, paused = True, attached.paused
-    try:
-        with torch.random.fork_rng(devices=devices):
-            trainer.model.train()
-            if set_here:  # set by the training loop
-                trainer.current_gradient_accumulation_steps = (
-                    trainer.args.gradient_accumulation_steps
-                )
-            yield
-    finally:
-        if attached is not None:
-            attached.paused = paused
-        for name, value in kept.items():
-            setattr(trainer, name, value)
-        trainer.state.num_input_tokens_seen = seen
-        trainer.model.train(training)
-        if set_here:
-            del trainer.current_gradient_accumulation_steps
 
 
 def _batch(trainer: Any) -> tuple[dict[str, Any], list[str]]:

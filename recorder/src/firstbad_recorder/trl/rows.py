@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstbad_recorder.sources import PADDING as PADDING
-from firstbad_recorder.sources import PROMPT as PROMPT
-from firstbad_recorder.sources import SAMPLED as SAMPLED
-from firstbad_recorder.sources import TOOL as TOOL
+from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED, TOOL
+from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 
 GOLD = ("answer", "gold", "solution", "ground_truth", "target", "label", "reference")
 MOST_WARNINGS = 3
@@ -69,8 +69,8 @@ def rows_of(
     advantage = output["advantages"].detach().float().cpu()
     flat = advantage if advantage.dim() == 1 else advantage.mean(dim=1)
     gold = next((k for k in GOLD if inputs and k in inputs[0]), None)
-    ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
-    weights = trainer.reward_weights.detach().float().cpu().tolist()
+    ends = {*ends_of(trainer), getattr(tokenizer_of(trainer), "pad_token_id", None)}
+    weights = _weights(trainer)
     found: list[dict[str, object]] = []
     for i, (prompt, completion, ids) in enumerate(
         zip(scored.prompts, scored.completions, scored.ids)
@@ -97,6 +97,14 @@ def rows_of(
     return found
 
 
+def _weights(trainer: Any) -> list[float]:
+    """Of each reward function; 1 where the trainer has none."""
+    found = getattr(trainer, "reward_weights", None)
+    if found is None:
+        return [1.0] * len(trainer.reward_func_names)
+    return [float(weight) for weight in found.detach().float().cpu().tolist()]
+
+
 def sources(trainer: Any, output: dict[str, Any], scored: Scored) -> Any:
     """(R, T) where each token of a batch comes from, told by the ids that were generated.
 
@@ -105,35 +113,52 @@ def sources(trainer: Any, output: dict[str, Any], scored: Scored) -> Any:
     """
     import torch
 
-    ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-    seen = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1).bool()
-    width, usual = ids.shape[1], output["prompt_ids"].shape[1]
+    device = output["prompt_ids"].device
+    ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1).tolist()
+    seen = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1).bool().cpu()
+    width, usual = seen.shape[1], output["prompt_ids"].shape[1]
     found = torch.where(seen, PROMPT, PADDING)
-    tools = output.get("tool_mask") if _has_tools(trainer) else None
-    engine = output.get("sampling_per_token_logps")
-    for i, made in enumerate(scored.ids):
+    tools = _off(output, trainer)
+    for i, generated in enumerate(scored.ids):
+        made = [int(token) for token in generated]
         n = len(made)
-        wanted = torch.tensor(list(made), device=ids.device, dtype=ids.dtype)
         starts = [usual, *range(width - n, -1, -1)]
-        at = next(
-            (k for k in starts if k + n <= width and bool((ids[i, k : k + n] == wanted).all())),
-            None,
-        )
+        at = next((k for k in starts if k + n <= width and ids[i][k : k + n] == made), None)
         if at is None:  # tokenised again: what stands behind the prompt
-            at, n = usual, int(output["completion_mask"][i].sum())
+            at, n = usual, int(seen[i, usual:].sum())
         found[i, at + n :] = PADDING
         found[i, at : at + n] = SAMPLED
         if tools is not None and at == usual:
-            off = ~tools[i, :n].bool()
-            if engine is not None:
-                off = off | torch.isnan(engine[i, :n])
-            found[i, at : at + n][off] = TOOL
-    return found.to(torch.uint8)
+            found[i, at : at + n][tools[i, :n]] = TOOL
+    return found.to(torch.uint8).to(device)
+
+
+def _off(output: dict[str, Any], trainer: Any) -> Any:
+    """(R, C) bool: tokens that no engine sampled, where there are tools at all."""
+    import torch
+
+    tools = output.get("tool_mask") if _has_tools(trainer) else None
+    if tools is None:
+        return None
+    engine = output.get("sampling_per_token_logps")
+    off = ~tools.bool()
+    return (off if engine is None else off | torch.isnan(engine)).cpu()
 
 
 def _has_tools(trainer: Any) -> bool:
     names = ("tools", "rollout_func", "environments", "environment_factories")
     return any(getattr(trainer, name, None) for name in names)
+
+
+def time_rewards(trainer: Any, scored: Callable[[], Scored]) -> None:
+    """Have the reward functions say what `timed` tells; models and coroutines are left alone."""
+    import torch
+
+    for i, (name, function) in enumerate(zip(trainer.reward_func_names, trainer.reward_funcs)):
+        own = function if inspect.isfunction(function) else type(function).__call__
+        waits = any(map(inspect.iscoroutinefunction, (function, own)))
+        if callable(function) and not isinstance(function, torch.nn.Module) and not waits:
+            trainer.reward_funcs[i] = timed(function, name, scored, time.monotonic)
 
 
 def timed(
