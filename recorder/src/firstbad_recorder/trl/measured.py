@@ -12,6 +12,7 @@ from typing import Any
 
 from firstbad_recorder.probes.denominators import OVER_ALL
 from firstbad_recorder.probes.untouched import untouched
+from firstbad_recorder.sources import SAMPLED
 from firstbad_recorder.trl.micro import (
     Micro,
     Pass,
@@ -21,7 +22,7 @@ from firstbad_recorder.trl.micro import (
     slope,
     trained,
 )
-from firstbad_recorder.trl.rows import SAMPLED, SOURCE, Generation, Scored
+from firstbad_recorder.trl.rows import SOURCE, Generation, Scored
 from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 from firstbad_recorder.trl.step import placed, sources_in
 from firstbad_recorder.trl.wrap import named, wrap
@@ -59,11 +60,8 @@ def measured(
                 micros.append(micro)
             if not all(_tells(micro) for micro in micros):
                 return None
-            return (
-                micros,
-                [trained(micro, settings, slope(micro, settings)) for micro in micros],
-                settings,
-            )
+            masks = [trained(micro, settings, slope(micro, settings)) for micro in micros]
+            return micros, masks, settings
     except Exception:  # what is wrong with the loss is told by the checks of the loss
         return None
 

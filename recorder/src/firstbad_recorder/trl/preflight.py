@@ -19,6 +19,7 @@ from firstbad_recorder.preflight import Preflight
 from firstbad_recorder.preflight import preflight as run_checks
 from firstbad_recorder.probes.loss_function import Stated
 from firstbad_recorder.probes.loss_input import LossInput
+from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED
 from firstbad_recorder.surroundings import surroundings
 from firstbad_recorder.trl.aside import as_before
 from firstbad_recorder.trl.measured import (
@@ -30,7 +31,7 @@ from firstbad_recorder.trl.measured import (
     replaced,
     scale_of,
 )
-from firstbad_recorder.trl.rows import PADDING, PROMPT, SAMPLED, SOURCE, Scored, sources
+from firstbad_recorder.trl.rows import SOURCE, Scored, sources
 from firstbad_recorder.trl.settings import settings_of, tokenizer_of
 
 FEW, FITTED = 8, 4

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from firstbad_recorder.recorder import Recorder
+from firstbad_recorder.sources import SAMPLED, TOOL
 from firstbad_recorder.trl import passes, rows, step, weights
 from firstbad_recorder.trl.aside import needs_all
 from firstbad_recorder.trl.figures import numbers_of
@@ -135,8 +136,8 @@ class Recording:
         if len(found) != n:  # TRL would shuffle by numbers that do not fit
             raise LookupError(f"{n} rows were generated, and {len(found)} scored")
         source = rows.sources(self.trainer, output, self.scored)
-        if bool((source == rows.TOOL).any()):
-            for row, sampled in zip(found, (source == rows.SAMPLED).sum(dim=1).tolist()):
+        if bool((source == TOOL).any()):
+            for row, sampled in zip(found, (source == SAMPLED).sum(dim=1).tolist()):
                 row["n_sampled"] = sampled
         self.generation = rows.Generation(number, found)
         output[rows.ROW] = torch.arange(n, device=output["completion_ids"].device)

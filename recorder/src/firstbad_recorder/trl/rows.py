@@ -9,10 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstbad_recorder.sources import PADDING as PADDING
-from firstbad_recorder.sources import PROMPT as PROMPT
-from firstbad_recorder.sources import SAMPLED as SAMPLED
-from firstbad_recorder.sources import TOOL as TOOL
+from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED, TOOL
 from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 
 GOLD = ("answer", "gold", "solution", "ground_truth", "target", "label", "reference")

@@ -23,7 +23,7 @@ _FURTHER: dict[str, Callable[[Any], object]] = {
 
 def settings_of(trainer: Any) -> dict[str, object]:
     """Settings as they are in force, without what may be a secret."""
-    found = without_secrets(trainer.args.to_dict())
+    found: dict[str, object] = without_secrets(trainer.args.to_dict())
     for name, asked in _FURTHER.items():
         with suppress(Exception):  # this version has no such thing: it is left out
             found[name] = asked(trainer)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstbad_recorder.sources import PADDING, SAMPLED
 from firstbad_recorder.trl.figures import ledger_of, trail_of
 from firstbad_recorder.trl.micro import Micro, Settings, Weighed
 from firstbad_recorder.trl.passes import ARRAYS
-from firstbad_recorder.trl.rows import PADDING, SAMPLED, SOURCE
+from firstbad_recorder.trl.rows import SOURCE
 
 
 @dataclass

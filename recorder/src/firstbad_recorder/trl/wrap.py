@@ -1,4 +1,4 @@
-"""Wrapping a method of a trainer; each trainer has its own."""
+"""Wrapping a method of a trainer, and what its caller gave it."""
 
 from __future__ import annotations
 
