@@ -383,9 +383,9 @@ def test_readme_examples_run_in_order_and_its_table_names_every_key(
 
 
 def test_the_format_names_every_field_of_a_trainers_ledger(repo: Path) -> None:
-    source = (repo / "recorder/src/firstbad_recorder/trl/step.py").read_text(encoding="utf-8")
-    ledger = source[source.index("def ledger_of(") : source.index("def trail_of(")]
-    written = set(re.findall(r'^ +"(\w+)": |row\["(\w+)"\]', ledger, re.M))
+    source = (repo / "recorder/src/firstbad_recorder/trl/figures.py").read_text(encoding="utf-8")
+    ledger = source[source.index("def ledger_of(") : source.index("def _divided(")]
+    written = set(re.findall(r'^ +"(\w+)": |\w\["(\w+)"\]|\{"(\w+)": ', ledger, re.M))
     names = {name for pair in written for name in pair if name}
     assert {"denominator_counts", "scale", "reduction"} <= names
     page = (repo / "recorder" / "FORMAT.md").read_text(encoding="utf-8")
