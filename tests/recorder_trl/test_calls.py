@@ -16,7 +16,8 @@ import torch
 
 from firstbad.evals.trl_runs.trainer import LoggedGRPOTrainer
 from firstbad.tools.readers import open_run
-from firstbad_recorder.trl import attach, passes
+from firstbad_recorder.trl import attach, passes, preflight
+from firstbad_recorder.trl.measured import AS_STATED, MEASURED
 from firstbad_recorder.trl.micro import Micro
 from firstbad_recorder.trl.recording import Recording
 from firstbad_recorder.trl.rows import Generation
@@ -64,6 +65,14 @@ def test_calls_by_keyword_are_recorded_as_well(make_trainer: MakeTrainer, tmp_pa
     assert len(run.rollouts.batch(1)) == 16
     norms = run.flight.at(1).norms
     assert [n.clip_value for n in norms] == [0.5]
+
+
+def test_a_preflight_measures_what_is_called_by_keyword(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    report = preflight(make_trainer(ByKeyword), tmp_path / "record").report()
+    assert AS_STATED not in report
+    assert MEASURED in report
 
 
 def test_arguments_by_place_and_by_name() -> None:

@@ -25,7 +25,7 @@ from firstbad_recorder.trl.micro import (
 from firstbad_recorder.trl.rows import SOURCE, Generation, Scored
 from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 from firstbad_recorder.trl.step import placed, sources_in
-from firstbad_recorder.trl.wrap import wrap
+from firstbad_recorder.trl.wrap import named, wrap
 
 MEASURED = "measured by the gradient that reaches their log-probs"
 AS_STATED = "as the mask says: no gradient could be measured"
@@ -71,13 +71,14 @@ def _heard(trainer: Any, micro: Micro) -> Iterator[None]:
     """The pass of a micro-batch that is differentiated, as `attach` hears it."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
-        def score(model: Any, ids: Any, seen: Any, width: Any, *args: Any, **more: Any) -> Any:
-            found = original(model, ids, seen, width, *args, **more)
+        def score(*args: Any, **more: Any) -> Any:
+            found = original(*args, **more)
             logp = found[0]
             if micro.passed is None and logp.requires_grad:
-                again = functools.partial(original, model, compute_entropy=True)
-                wide = int(logp.shape[1])
-                micro.passed = Pass(ids, seen, wide, logp.detach(), None, again)
+                given = named(("model", "input_ids", "attention_mask"), original, args, more)
+                ids, seen = given["input_ids"], given["attention_mask"]
+                again = functools.partial(original, *args, **more)
+                micro.passed = Pass(ids, seen, int(logp.shape[1]), logp.detach(), None, again)
                 logp.register_hook(micro.passed.take)
             return found
 
