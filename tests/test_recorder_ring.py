@@ -198,6 +198,7 @@ for step in range(1, 8):
     recorder.scalars(step, kl=0.01)
     recorder.hold(step, rollouts=[{"sample": "a"}], tokens={"token_id": [[1, 2]]})
 os.makedirs(os.path.join(sys.argv[1], "ring", "00000008.unfinished-1"))
+open(os.path.join(sys.argv[1], "run.json.1.tmp"), "w").close()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -222,6 +223,7 @@ def test_a_killed_process_leaves_its_steps_and_the_next_one_adopts_them(
     with Recorder(tmp_path, **QUIET) as recorder:  # goes on from a checkpoint at step 5
         assert held(tmp_path) == []
         assert not list(tmp_path.glob("*/*.unfinished*"))
+        assert not list(tmp_path.glob("*.tmp"))
         for step in range(6, 10):
             recorder.scalars(step, loss=float("nan") if step == 8 else 0.1)
             hold(recorder, step)

@@ -27,7 +27,7 @@ def surprise(batch: RolloutBatch) -> float:
     A text's chance is its share among the samples of its prompt. One that stands alone there is
     rarer than that by what its length says.
     """
-    rows = list(zip(batch.prompts, batch.completions, strict=True))
+    rows = list(zip(batch.prompts, batch.completions, strict=False))  # rows may have no texts
     alike, asked = Counter(rows), Counter(batch.prompts)
     nats = 0.0
     for row in rows:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
+from firstbad_recorder.folder import replace
 from firstbad_recorder.plain import as_plain, now
 from firstbad_recorder.secrets import without_secrets
 
@@ -52,6 +53,4 @@ def write_certificate(
     )
     os.makedirs(folder, exist_ok=True)
     file = os.path.join(os.fspath(folder), CERTIFICATE)
-    with open(file + ".tmp", "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os.replace(file + ".tmp", file)
+    replace(file, text.encode())

@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from firstbad_recorder.plain import now
@@ -27,6 +28,25 @@ _MAX_RESTARTS = 50
 _MAX_REASONS = 50
 _OTHER = "other reasons"
 _UNFINISHED = ".unfinished-"
+_BESIDE = ".tmp"
+"""End of the name of a file that is to replace another."""
+
+
+def replace(file: str, data: bytes) -> None:
+    """Replace a file in one go: it is never half written, also where others do the same.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    beside = f"{file}.{os.getpid()}{_BESIDE}"
+    try:
+        with open(beside, "wb") as stream:
+            stream.write(data)
+        os.replace(beside, file)
+    except OSError:
+        with suppress(OSError):
+            os.remove(beside)
+        raise
 
 
 class Folder:
@@ -177,6 +197,10 @@ class Folder:
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if _UNFINISHED in name:
                     self.remove(f"{place}/{name}")
+        for name in os.listdir(self.path):
+            if name.startswith(f"{RUN}.") and name.endswith(_BESIDE):
+                with suppress(OSError):
+                    os.remove(os.path.join(self.path, name))
 
     def names(self, place: str) -> list[str]:
         """Finished folders in a place, in order."""
@@ -258,7 +282,7 @@ class Folder:
         return None
 
     def _write_run(self) -> None:
-        """Replace `run.json` in one go, so that it is never half written."""
+        """Replace `run.json`."""
         counts = dict(self._run["dropped_by_reason"])
         for reason, count in self._reasons.items():
             if reason not in counts and len(counts) >= _MAX_REASONS:
@@ -268,6 +292,4 @@ class Folder:
         run = {**self._run, "dropped": total, "dropped_by_reason": counts}
         file = os.path.join(self.path, RUN)
         os.makedirs(self.path, exist_ok=True)
-        with open(file + ".tmp", "w", encoding="utf-8") as stream:
-            json.dump(run, stream, allow_nan=False, indent=2)
-        os.replace(file + ".tmp", file)
+        replace(file, json.dumps(run, allow_nan=False, indent=2).encode())

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from firstbad_recorder.folder import RING, STEPS, Folder
+from firstbad_recorder.folder import RING, STEPS, Folder, replace
 from firstbad_recorder.plain import as_line, reason_of
 
 ENDED = "ring"
@@ -128,10 +128,7 @@ class Ring:
                 return
             self._kept.add(step)
             about |= {"kept": mark, "why": why}
-            file = self._file(step)
-            with open(file + ".tmp", "wb") as out:
-                out.write(as_line(about))
-            os.replace(file + ".tmp", file)
+            replace(self._file(step), as_line(about))
         except OSError as error:  # the next one may be fine
             self._folder.drop(reason_of(error))
 

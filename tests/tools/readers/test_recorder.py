@@ -136,3 +136,12 @@ def test_damaged_files_lose_nothing_else(tmp_path: Path, junk: str) -> None:
     run = open_run(str(tmp_path))
     assert run.ref == f"jsonl:{tmp_path}"
     assert run.signals.steps.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_rows_without_texts_are_read(tmp_path: Path) -> None:
+    with Recorder(tmp_path, baseline_every=1) as recorder:
+        for step in (1, 2):
+            recorder.scalars(step, reward=0.5)
+            recorder.hold(step, rollouts=[{"sample": f"a{step}", "reward": 0.5}])
+    run = open_run(f"rec:{tmp_path}")
+    assert [run.rollouts.batch(step).sample for step in (1, 2)] == [["a1"], ["a2"]]
