@@ -121,6 +121,8 @@ class _Attachment:
         """Hooks that are there in the steps that are looked at more closely."""
         self.on_update: list[Any] = []
         """Hooks of the optimizer."""
+        self.making: int | None = None
+        """The step that is being made; None between steps."""
         self.began = time.monotonic()
         self._wrap()
 
@@ -155,7 +157,11 @@ class _Attachment:
             def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
                 attachment.quietly(attachment.begin, more.get("optimizer"))
 
+            def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+                attachment.making = int(state.global_step) + 1
+
             def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+                attachment.making = None
                 attachment.quietly(attachment.end_step, int(state.global_step))
 
         trainer.add_callback(Steps())
@@ -165,11 +171,12 @@ class _Attachment:
     def _around_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(*args: Any, **more: Any) -> Any:
             self.quietly(lambda: self.recorder.reopen(settings_of(self.trainer)))
-            self.step = step.Step()
+            self.step, self.making = step.Step(), None
+            self.scored = rows.Scored()
             try:
                 result = original(*args, **more)
             except BaseException as error:
-                self.recorder.failed(error)
+                self.recorder.failed(error, self.making, self.scored.raised_by(error))
                 raise
             self.recorder.close()
             return result
