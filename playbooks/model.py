@@ -250,6 +250,7 @@ class Ended(Strict):
     """How a run ended before its end: told on the first page, whatever the layers say."""
 
     when: Bounds
+    """Bounds under which it ended so."""
     say: str
     """When and by what, after "the run ended"."""
     headline: str
