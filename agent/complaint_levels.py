@@ -30,10 +30,25 @@ _SETTING = re.compile(
     r"(?: of)?(?: [\d.e-]*\d)?|\bno kl (?:term|penalty|loss)"
 )
 """What was set, and does not move."""
-_OF_RUN = re.compile(
-    r"\b(?:run|training|job|model|policy) (?:dies|died|crash\w*|bl(?:ows|ew) up|explod\w+"
-    r"|collaps\w+)"
+PROCESS = (
+    r"(?:run|training|train|job|process|script|program|trainer|worker|node|rank(?: \d+)?|model"
+    r"|policy|grpo|ppo|rl|everything|it|vllm|sglang|ray|engine|actor|gpus?)s?"
 )
+"""What ends, blows up or hangs where no signal is spoken of."""
+AUX = (
+    r"(?:(?:has|have|had|just|then|suddenly|always|often|simply|again|is|was|got|gets|keeps?|been"
+    r"|also|all|randomly|silently|even|never recovered and) )*"
+)
+"""What may stand between it and its verb; nothing that denies it."""
+DIES = (
+    r"(?:crash(?:es|ed|ing)?|dies|died|dead|dying|kill(?:s|ed)(?! (?:my|our|the|its|all))"
+    r"|abort(?:s|ed)|exit(?:s|ed)"
+    r"|terminat(?:es|ed)|segfault\w*|oom(?:s|ed|'?d)?|(?:ended|stopped|quit) (?:early|by itself"
+    r"|on its own|with (?:an? )?\w*(?:error|exception))|(?:throws?|threw|rais(?:es|ed)) an?"
+    r"(?: \w+)? ?\w*(?:error|exception))"
+)
+BLOWS_UP = r"(?:bl(?:ows?|ew|own|owing) up|explod\w+|diverg(?:es?|ed|ing)(?! from))"
+_OF_RUN = re.compile(rf"\b{PROCESS} {AUX}(?:{DIES}|{BLOWS_UP}|collaps\w+)")
 
 LEAD = 40
 """Characters before "from A to B" in which the word that something moved is looked for."""

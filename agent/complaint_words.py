@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from firstbad.agent.complaint_levels import LEVEL
+from firstbad.agent.complaint_levels import AUX, BLOWS_UP, DIES, LEVEL, PROCESS
 
 
 def _words(english: str, chinese: str = "") -> re.Pattern[str]:
@@ -223,6 +223,9 @@ PAIRS: dict[tuple[str, str], str] = {
 }
 
 _LEARNER = r"(?:training|learning|progress|it|grpo|ppo|rl|(?:the |our )?(?:model|policy|run|curve))"
+_RUN = (
+    r"(?:training|job|process|script|run|it|grpo|ppo|rl|everything|rollouts?|generation|vllm|gpus?)"
+)
 _NOT_LOSS = r"(?:prompts?|padding|pad|tool \w+|observations?|eos|stop tokens?)"
 """What has no place in the loss, or is doubted there."""
 
@@ -252,16 +255,38 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"(?:learn(?:s|ing|ed|t)?|improv\w+|converg\w+)|learn(?:s|ed)? nothing"
         r"|no (?:more |real |further )?(?:progress|learning|improvement)|plateau\w*"
         r"|stop(?:s|ped) working|(?:lora|adapters?) (?:does not|doesn't)(?= learn|$)"
-        rf"|{_LEARNER} (?:\w+ )?(?:stall\w*|stagnat\w*|flat\w*|stuck)"
+        rf"|{_LEARNER} (?:\w+ )?(?:stagnat\w*|flat\w*)"
+        r"|(?:learning|progress|(?:the |our )?(?:model|policy|curve)) (?:\w+ )?(?:stall\w*|stuck)"
         r"|(?:learning|progress|improvement) (?:\w+ )?stop(?:s|ped)"
-        rf"|is (?:it|{_LEARNER}) (?:\w+ )?(?:training|learning|stuck)",
+        rf"|is (?:it|{_LEARNER}) (?:\w+ )?(?:training|learning)",
         "不学|学不[动到会]|没学|停止学习|不收敛|平台期|没有?进展|训(?:练)?不动|不再提升",
     ),
     "reward_drop": _words(
-        rf"{_LEARNER} (?:\w+ ){{0,2}}(?:went wrong|collaps\w+|fell apart|worse|diverg\w+"
-        r"|never recovered|blows up|blew up|explod\w+|crash\w*|dies|died|(?:is|was) ruined)"
+        rf"{_LEARNER} (?:\w+ ){{0,2}}(?:went wrong|collaps\w+|fell apart|worse"
+        r"|never recovered|(?:is|was) ruined)"
         r"|collaps\w+ (?:on|in|at)|destroyed (?:my|our|the)",
-        "训练.{0,2}(?:崩|变差|发散)|模型.{0,2}(?:崩|变差)|训崩",
+        "训练.{0,2}(?:崩(?!溃退出)|变差)|模型.{0,2}(?:崩|变差)|训崩",
+    ),
+    "crashed": _words(
+        rf"{PROCESS} {AUX}{DIES}|^(?:and |it |then |suddenly |just )*{DIES}"
+        r"|(?<!no )(?:the|a|an|after|since|before|hard|random|sudden) crash(?:es)?(?! in| of)"
+        r"|crashed (?:at|after|in|with|on|by)|(?:cuda |gpu )?out[- ]of[- ]memory|(?<!no )oom"
+        r"|oom[- ]?kill\w*|killed by|segmentation fault|core dump\w*|sigkill|sigterm|sigsegv"
+        r"|(?<!no )(?<!with one )(?<!the )(?<!without )(?<!without an )exceptions?(?! of)"
+        r"|(?<!no )traceback|(?:exit|return) code \d+|illegal memory access|device-side assert"
+        r"|(?:cuda|nccl|key|value|type|index|runtime|timeout|connection|memory|os|io|import"
+        r"|attribute|assertion|file ?not ?found|zero ?division|outofmemory|dist ?backend)[- ]?error"
+        rf"|(?:run|training|job|process|script) {AUX}stop(?:s|ped)?"
+        r"(?=\s*$| (?:at|after|in|on) (?:about |around )?(?:step|iter|\d))"
+        r"|stop(?:s|ped) (?:early|before the end|too soon)|never (?:finish(?:es|ed)?|completed?s?)"
+        r"|(?:did not|didn't|does not|doesn't) finish|ended (?:early|before)",
+        "报错|挂了|被杀|被kill|崩溃退出|进程.{0,4}(?:崩|退出|死|挂)|显存.{0,2}(?:不足|溢出|爆)"
+        "|爆显存|内存(?:不足|溢出)|抛.{0,3}异常|中断了|异常退出|闪退",
+    ),
+    "diverged": _words(
+        rf"{PROCESS} {AUX}{BLOWS_UP}|^(?:and |it |then |suddenly |just )*{BLOWS_UP}"
+        r"|(?<!kl )(?<!kl-)(?:training|numerical) (?:divergence|explosion)|blow-?up",
+        "训练.{0,2}(?:发散|爆炸)|训飞|跑飞",
     ),
     "reward_odd": _words(
         rf"{_LEARNER} (?:(?:is|was|looks?|gets?|got|became|much|very|so"
@@ -312,7 +337,7 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"(?:since|after) (?:i |we |the )?upgrad\w+|upgrad(?:ed|ing) (?:the )?\w+|newer? version",
         "升级",
     ),
-    "nan": _words(r"nans?|infs?|infinity|non-?finite|overflow\w*", "非数|溢出"),
+    "nan": _words(r"nans?|infs?|infinity|non-?finite|overflow\w*", "非数|(?<!显存)(?<!内存)溢出"),
     "garbage_text": _words(
         r"garbage|gibberish|rubbish|(?:turn(?:s|ed)?|is|are|became) random"
         r"|random (?:characters|tokens|text)|exclamation marks|mixed languages?"
@@ -335,7 +360,8 @@ ALONE: dict[str, re.Pattern[str]] = {
         r"spot[- ]?checks?|(?:checked|read|looked at) (?:them |some )?by hand|manual(?:ly)? \w+"
         r"|(?:answers?|samples?|outputs?) (?:are|look) (?:all )?(?:wrong|incorrect|bad)"
         r"|(?:answers?|outputs?) (?:aren't|are not) \w+"
-        r"|(?:verifier|judge|checker|sandbox) (?:is |be )?(?:wrong|broken|dead|die[ds]?)"
+        r"|(?:verifier|judge|checker|sandbox|reward (?:model|server|service|function|worker))"
+        r" (?:is |be |has |was )?(?:wrong|broken|dead|die[ds]?|down|crash\w*|killed)"
         r"|broken (?:sandbox|verifier|judge|checker)|missing verdicts?|which verifier"
         r"|are (?:the|their|those) answers? wrong|right answers? (?:\w+ ){0,3}scored"
         r"|correct (?:answers?|\w+) (?:\w+ ){0,3}scored"
@@ -361,7 +387,13 @@ ALONE: dict[str, re.Pattern[str]] = {
     ),
     "truncation": _words(r"truncat\w+|cut (?:off|short)|incomplete|unfinished", "截断|不完整"),
     "hang": _words(
-        r"hangs?|hung|hanging|stuck|deadlock\w*|freezes|freezing|froze|nccl|timed? ?out",
+        r"hangs?|hung|hanging|stuck|deadlock\w*|freezes|freezing|froze|nccl(?! error)|timed? ?out"
+        rf"|{_RUN} {AUX}(?:stall(?:s|ed|ing)?|standing still|stands still|not (?:moving|advancing))"
+        r"|^(?:and |it |then |suddenly |just )*stall(?:s|ed)"
+        r"|(?:makes?|made|making) no (?:more )?steps?"
+        r"|no (?:new|further|more) (?:steps?|logs?|output|rollouts?)"
+        r"|stop(?:s|ped) (?:logging|making (?:steps|progress)|printing|responding)"
+        r"|not responding|unresponsive|step counter (?:\w+ )?(?:stop\w*|stuck)",
         "卡住|挂起|卡死|死锁|超时",
     ),
     "slow": _words(

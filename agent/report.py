@@ -23,6 +23,7 @@ def report(incident: Incident, verdict: Verdict) -> dict[str, Any]:
         "incident": verdict.incident,
         "outcome": verdict.outcome,
         "headline": verdict.headline,
+        "ended": verdict.ended,
         "window": verdict.window,
         "first_bad": {
             "last_good": None if onset.from_start else onset.last_good,

@@ -257,6 +257,7 @@ def playbook_fields() -> str:
         (model.Comparison, "item of `compared`"),
         (model.Otherwise, "`otherwise`"),
         (model.Unexplained, "item of `unexplained`"),
+        (model.Ended, "item of `ended`"),
         (model.Unbuilt, "item of `unbuilt`"),
         (model.Inapplicable, "item of `inapplicable`"),
         (model.Decision, "item of `decisions`"),

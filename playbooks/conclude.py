@@ -96,6 +96,8 @@ def conclude(
     ruled_out = inapplicable(book.inapplicable, checks, seen)
     unanswered = left_open(claims, checks, ruled_out)
     unexplained = next((c for c in book.unexplained if all_hold(c.when, seen)), None)
+    ended = next((e for e in book.ended if all_hold(e.when, seen)), None)
+    how_ended = fill(ended.say, seen) if ended else ""
     unused = [w.layer for w in waivers if w.layer not in waived]
     about_step = book.about_step if ask.noticed_step is not None else ()
     leading = next(iter(findings), None)
@@ -141,9 +143,12 @@ def conclude(
     elif window == "steady" or all_hold(book.outcome_holds, seen):
         outcome = "healthy"
         headline = "Every layer passed and no check failed."
+        if ended is not None:
+            headline = fill(ended.headline, seen)
         if waived:
             names = ", ".join(f"`{name}`" for name in waived)
             headline = f"As far as it was read, no check failed. Waived, not passed: {names}."
+            headline += f" The run ended {how_ended}." if ended else ""
         if window != "steady":
             headline += " A signal moved, the outcome held: a change, not a fault."
         headline += _rests_on(checks)
@@ -199,6 +204,7 @@ def conclude(
         layers=tuple(layers),
         checks=tuple(checks),
         findings=tuple(findings),
+        ended=how_ended,
         symptoms=tuple(
             f"{s.seen}: suspect {', '.join(s.suspects)} first"
             for s in book.symptoms

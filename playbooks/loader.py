@@ -219,6 +219,7 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
     tops += [s.when for s in playbook.symptoms]
     tops += [b for c in playbook.complaints for b in _claimed(c)]
     tops += [change.when for change in playbook.unexplained]
+    tops += [each.when for each in playbook.ended]
     tops += [rule.when for rule in playbook.inapplicable]
     notes = [*playbook.about_step]
     notes += [note for c in playbook.complaints for note in (*c.answers, *c.beside)]
@@ -266,6 +267,7 @@ def _check_top(playbook: Playbook, aliases: Aliases, order: list[str]) -> Iterat
             if c not in causes()
         )
     texts = [note.say for note in notes] + [change.say for change in playbook.unexplained]
+    texts += [text for each in playbook.ended for text in (each.say, each.headline)]
     for text in texts + [rule.because for rule in playbook.inapplicable]:
         yield from _places(text, aliases)
     for symptom in playbook.symptoms:

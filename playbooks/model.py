@@ -250,6 +250,17 @@ class Unexplained(Otherwise):
     """Id of the layer that the need is asked under."""
 
 
+class Ended(Strict):
+    """How a run ended before its end: told on the first page, whatever the layers say."""
+
+    when: Bounds
+    """Bounds under which it ended so."""
+    say: str
+    """When and by what, after "the run ended"."""
+    headline: str
+    """The headline where nothing else is wrong: a run that died is not plainly healthy."""
+
+
 class Unbuilt(Strict):
     """A measure that no check of this playbook takes: named among what was not checked."""
 
@@ -299,6 +310,8 @@ class Playbook(Strict):
     """Bounds under which a change with no failed check is normal."""
     unexplained: tuple[Unexplained, ...] = ()
     """... and changes that are not, whatever passed, with what to ask for."""
+    ended: tuple[Ended, ...] = ()
+    """How the run ended, where it did not end as it should: the first whose bounds hold."""
     layers: tuple[Layer, ...]
     leads_to: tuple[Link, ...] = ()
     symptoms: tuple[Symptom, ...] = ()

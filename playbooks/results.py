@@ -259,6 +259,8 @@ class Verdict(Record):
     checks: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
     """The leading finding first."""
+    ended: str = ""
+    """When and by what the run ended, where that was not in order."""
     symptoms: tuple[str, ...] = ()
     """What is seen, and which layers it suggests looking at closely."""
     answers: tuple[str, ...] = ()

@@ -177,8 +177,27 @@ def test_events_and_the_exception_that_ends_a_block(tmp_path: Path) -> None:
     assert phase["kind"] == "phase"
     assert phase["step"] is None
     assert len(phase["text"]) == 10_000
-    assert error == {"kind": "error", "step": 4, "text": "ZeroDivisionError: division by zero"}
+    assert error == {
+        "kind": "error",
+        "step": 4,
+        "text": "ZeroDivisionError: division by zero",
+        "ends": True,
+    }
     assert run_file(tmp_path)["finished"]
+
+
+def test_an_exception_names_the_step_that_was_being_made_and_what_raised_it(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.scalars(4, reward=0.5)
+    recorder.failed(TimeoutError("no answer"), 5, "reward function judge")
+    assert lines(tmp_path / "events.jsonl") == [
+        {
+            "kind": "error",
+            "step": 5,
+            "text": "TimeoutError: no answer (in reward function judge)",
+            "ends": True,
+        }
+    ]
 
 
 def test_leaving_in_order_is_no_error(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ _MODULES = {
         "chat_template",
         "data_position",
         "duplicates",
+        "ending",
         "evaluations",
         "events",
         "generation_config",

@@ -432,6 +432,8 @@ class Event:
     step: int | None
     text: str
     source: str
+    ends: bool = False
+    """An exception after which its source tells of nothing more: it ended the process."""
 
 
 @dataclass(frozen=True)

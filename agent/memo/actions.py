@@ -125,7 +125,7 @@ def _since(onset: Onset) -> str:
 def _stop(verdict: Verdict, onset: Onset, evidence: Mapping[str, Evidence]) -> str:
     seen = max((e.window.last for e in evidence.values() if e.window), default=None)
     until = f"; last step seen {step(seen)}" if seen is not None else ""
-    if any((e.metrics or {}).get("ended") is True for e in evidence.values()):
+    if _has_ended(evidence):
         at = f" at step {step(seen)}" if seen is not None else ""
         if verdict.least_bad is not None:  # which of them is left to choose from is said below
             return (
@@ -148,6 +148,12 @@ def _stop(verdict: Verdict, onset: Onset, evidence: Mapping[str, Evidence]) -> s
             f"those after {step(onset.bracket_start)} may{until}"
         )
     return f"the run, if it still trains: every step from {since} on carries the fault{until}"
+
+
+def _has_ended(evidence: Mapping[str, Evidence]) -> bool:
+    """Whether the record says that training ended, in order or by an exception."""
+    said = [e.metrics for e in evidence.values() if e.metrics]
+    return any(m.get("ended") is True or m.get("by_error") is True for m in said)
 
 
 def _resume(verdict: Verdict, onset: Onset) -> str:

@@ -32,7 +32,7 @@ def caveats(
         yield Row(
             "also found", brief(f"`{other.cause}`, {role(other, verdict)}: {other.claim}", ALSO)
         )
-    yield from in_code(leading.cause if leading else "", evidence)
+    yield from in_code(verdict.findings, evidence)
     if leading is None:
         return
     if refuted := leading.refuted_by or (cause.refuted_by if cause else ""):

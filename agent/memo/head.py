@@ -96,6 +96,8 @@ def first_page(
 def _facts(verdict: Verdict, leading: Finding | None) -> Iterable[Row]:
     """The few figures under the headline."""
     onset = verdict.first_bad
+    if verdict.ended:
+        yield Row("run ended", verdict.ended)
     if leading is not None:
         if onset.from_start:
             yield Row("first bad step", "from the start")

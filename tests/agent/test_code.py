@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ import pytest
 from firstbad.agent import cli
 from firstbad.agent.incident import Incident, listing
 from firstbad.agent.investigate import Finished, investigate
+from firstbad.agent.memo.code_rows import in_code
 from firstbad.agent.verify import verify
 from firstbad.playbooks.results import Verdict
+from firstbad.tools.code import PLACES
 from firstbad.tools.errors import UserError
+from firstbad.tools.evidence import Table
 
 OVERFLOW = "import torch\n\nratio = torch.exp(logp - old_logp)\nratio = ratio.clamp(max=10)\n"
 OTHER = "lp = torch.log(torch.softmax(x, -1) + 1e-8)\n"
@@ -57,7 +61,66 @@ def test_a_place_of_another_cause_supports_nothing(repo: Path, tmp_path: Path) -
     assert code_evidence(incident)["id"] not in verdict.findings[0].supports
     memo = incident.markdown_file.read_text()
     assert "if this is what ran" not in memo
-    assert "of which nothing here shows that they did" in memo
+    assert "1 place that can break numbers, of which nothing here shows that it did" in memo
+
+
+def rows(where: str, *causes: str, places: int = 1) -> dict[str, str]:
+    """The rows of places of `num.exp_overflow` beside findings of these causes."""
+    read = SimpleNamespace(
+        id="E9",
+        tool="read_loss_code",
+        metrics={"n_places": places},
+        tables=[
+            Table(
+                title=PLACES,
+                columns=("cause", "at", "code", "why", "shown"),
+                rows=tuple(
+                    ("num.exp_overflow", f"sub/loss.py:{7 + i}", "exp(x)", "no limit", "Inf")
+                    for i in range(places)
+                ),
+            )
+        ],
+    )
+    trail = SimpleNamespace(
+        id="E4",
+        tool="read_trail",
+        metrics={"n": 1},
+        quote=f"in the forward pass ({where}).",
+        tables=[],
+    )
+    found: Any = [SimpleNamespace(cause=cause) for cause in causes]
+    evidence: Any = {"E4": trail, "E9": read}
+    return {row.label: row.text for row in in_code(found, evidence)}
+
+
+def test_a_place_is_compared_with_every_finding() -> None:
+    told = rows("", "mask.padding", "num.exp_overflow")
+    assert list(told) == ["in the code"]
+    assert told["in the code"].startswith(
+        "if this is what ran, as `num.exp_overflow`, also found, would have it, `sub/loss.py:7`"
+    )
+
+
+@pytest.mark.parametrize("causes", [(), ("mask.padding",), ("num.exp_overflow",)])
+def test_a_place_that_the_record_names_is_told_as_such(causes: tuple[str, ...]) -> None:
+    told = rows("/home/me/code/loss.py:7", *causes)
+    assert list(told) == ["in the code"]
+    assert (
+        "`sub/loss.py:7` `exp(x)`: the first value that is not finite arose there (E4)"
+        in (told["in the code"])
+    )
+    assert "if this is what ran" not in told["in the code"]
+
+
+@pytest.mark.parametrize("where", ["/home/me/loss.py:77", "/home/me/other_loss.py:7", ""])
+def test_another_line_or_file_is_no_support(where: str) -> None:
+    assert rows(where, "mask.padding")["in the code"] == (
+        "1 place that can break numbers, of which nothing here shows that it did: "
+        "`sub/loss.py:7` (`num.exp_overflow`) (E9)"
+    )
+    assert rows(where, places=2)["in the code"].startswith(
+        "2 places that can break numbers, of which nothing here shows that they did: "
+    )
 
 
 def test_code_alone_fails_nothing(repo: Path, tmp_path: Path) -> None:

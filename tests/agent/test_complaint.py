@@ -169,7 +169,7 @@ def test_other_words_for_one_thing_are_one_symptom(text: str) -> None:
         ("KL rises and looks noisy", ("kl_up",)),
         ("the model stopped calling tools", ("tool_calls",)),
         ("trained on prompts of another set", ()),
-        ("the run stopped at step 60", ()),
+        ("the run stopped at step 60", ("crashed",)),
         ("is it gaming my checker?", ("reward_hacking",)),
         ("progress stops at the end", ("reward_flat",)),
         ("Correctness stays at 0", ("reward_zero",)),

@@ -45,7 +45,7 @@ NUMBERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "reward fell in the early 120s": (120, ("reward_drop",)),
     "100 steps, and the reward is flat": (None, ("reward_flat",)),
     "after 100 steps the reward is flat": (100, ("reward_flat",)),
-    "KL grows and the run dies": (None, ("kl_up",)),
+    "KL grows and the run dies": (None, ("kl_up", "crashed")),
     "a large learning rate and no KL term": (None, ("lr_odd",)),
     "our token counter went down, the replies are as long as before": (None, ("mask_doubt",)),
     "奖励减半": (None, ("reward_drop",)),
@@ -54,7 +54,52 @@ NUMBERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
 """Levels, factors and spans: which way they go, and which of them is a step."""
 
 
-@pytest.mark.parametrize(("text", "meant"), [*ASKED, *NUMBERS.items()])
+ENDED: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    "training crashed at step 23": (23, ("crashed",)),
+    "it crashed": (None, ("crashed",)),
+    "the run died at step 23 with a TimeoutError": (23, ("crashed",)),
+    "job was killed after step 40": (40, ("crashed",)),
+    "killed at step 9": (9, ("crashed",)),
+    "CUDA OOM at step 12": (12, ("crashed",)),
+    "CUDA out of memory around step 300": (300, ("crashed",)),
+    "our reward function raises an exception at step 23": (23, ("crashed",)),
+    "RuntimeError: probability tensor contains either inf, nan": (None, ("crashed", "nan")),
+    "why did the run stop at step 22": (22, ("crashed",)),
+    "The run stopped early": (None, ("crashed",)),
+    "script exited with exit code 1": (None, ("crashed",)),
+    "GRPO training keeps crashing": (None, ("crashed",)),
+    "loss went NaN and then it crashed": (None, ("nan", "crashed")),
+    "the reward crashed and then the run crashed": (None, ("reward_drop", "crashed")),
+    "it died at step 23, reward was fine": (23, ("crashed",)),
+    "训练报错退出": (None, ("crashed",)),
+    "显存不足": (None, ("crashed",)),
+    "the run did not crash": (None, ()),
+    "no crash, but the reward fell": (None, ("reward_drop",)),
+    "reward crashed": (None, ("reward_drop",)),
+    "accuracy died after step 50": (50, ("reward_drop",)),
+    "the entropy crashed": (None, ("entropy_down",)),
+    "MoE run collapses": (None, ("reward_drop",)),
+    "it exploded at step 50": (50, ("diverged",)),
+    "the training blew up after step 200": (200, ("diverged",)),
+    "training diverged at step 100": (100, ("diverged",)),
+    "reward drops and the run explodes": (None, ("reward_drop", "diverged")),
+    "训练发散了": (None, ("diverged",)),
+    "the training loss diverged": (None, ("loss_up",)),
+    "loss exploded at 40": (40, ("loss_up",)),
+    "grad norm blew up at step 30": (30, ("grad_norm_spike",)),
+    "the job hung": (None, ("hang",)),
+    "training stalled at step 40": (40, ("hang",)),
+    "training is stuck": (None, ("hang",)),
+    "rollouts stalled": (None, ("hang",)),
+    "no new steps for an hour": (None, ("hang",)),
+    "the step counter stopped at 12": (12, ("hang",)),
+    "learning stalled": (None, ("reward_flat",)),
+    "reward is stuck at 0.5": (None, ("reward_flat",)),
+}
+"""A run that ended, one that blew up and one that hangs, and what only sounds like it."""
+
+
+@pytest.mark.parametrize(("text", "meant"), [*ASKED, *NUMBERS.items(), *ENDED.items()])
 def test_a_complaint_is_understood(text: str, meant: tuple[int | None, tuple[str, ...]]) -> None:
     said = read_complaint(text)
     assert (said.noticed_step, said.symptoms) == meant

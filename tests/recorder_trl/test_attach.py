@@ -210,13 +210,31 @@ def test_an_exception_keeps_the_last_steps(make_trainer: MakeTrainer, tmp_path: 
     with pytest.raises(TimeoutError):
         trainer.train()
     events = rows_in(tmp_path / "record" / "events.jsonl")
-    assert events[-1]["kind"] == "error"
-    assert "verifier did not answer" in events[-1]["text"]
+    assert (events[-1]["kind"], events[-1]["step"], events[-1]["ends"]) == ("error", 4, True)
+    assert events[-1]["text"] == (
+        "TimeoutError: verifier did not answer (in reward function verifier)"
+    )
     assert sorted(p.name for p in (tmp_path / "record" / "steps").iterdir()) == [
         "00000001",
         "00000002",
         "00000003",
     ]
+
+
+def test_an_exception_between_steps_stands_after_the_last_one(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    trainer = make_trainer(save_strategy="steps", save_steps=2)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    trainer._save_checkpoint = full
+    attach(trainer, tmp_path / "record")
+    with pytest.raises(OSError, match="No space"):
+        trainer.train()
+    last = rows_in(tmp_path / "record" / "events.jsonl")[-1]
+    assert (last["step"], last["text"]) == (2, "OSError: No space left on device")
 
 
 def test_no_secret_and_what_the_run_depends_on(

@@ -125,7 +125,7 @@ class _Reader:
                 self._wait("error", text)
                 line = after
             self._line(line)
-        self._flush_end()
+        self._flush_end(ends=not self._finished)
 
     def drop_interleaved(self) -> None:
         """Lines of several processes mixed in one file go back all the time: no resumes."""
@@ -211,12 +211,20 @@ class _Reader:
         self._kept[kind] += 1
         self._waiting.append((kind, " ".join(text.split())[:MAX_LINE]))
 
-    def _flush(self, step: int | None) -> None:
-        for kind, text in self._waiting:
-            self.events.append(Event(cast(EventKind, kind), step, text, self._file.name))
+    def _flush(self, step: int | None, *, ends: bool = False) -> None:
+        """Date what waits; where the log `ends` here, its last exception ended the process."""
+        raised = [i for i, (kind, text) in enumerate(self._waiting) if _raised(kind, text)]
+        for i, (kind, text) in enumerate(self._waiting):
+            last = ends and i == max(raised, default=None)
+            self.events.append(Event(cast(EventKind, kind), step, text, self._file.name, ends=last))
         self._waiting.clear()
 
-    def _flush_end(self) -> None:
+    def _flush_end(self, *, ends: bool = False) -> None:
         """What was printed after the last metric line belongs to the step in progress."""
         step = self._step
-        self._flush(step if step is None or self._finished else step + self._gap)
+        self._flush(step if step is None or self._finished else step + self._gap, ends=ends)
+
+
+def _raised(kind: str, text: str) -> bool:
+    """Whether it is what a traceback ends with: its text names the place that raised it."""
+    return kind == "error" and " (File " in text

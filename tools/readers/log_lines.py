@@ -26,6 +26,10 @@ _ERROR = re.compile(
     r"CUDA out of memory|Segmentation fault|core dumped|\bNCCL (?:timeout|error)\b|^Killed\b"
 )
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|\b\w*Warning:")
+_NAMED = re.compile(
+    r"(?:rank \d+: )?(?:[A-Za-z_]\w*\.)*\w*"
+    r"(?:Error|Exception|Interrupt|Exit|Timeout|Expired|Failure|StopIteration)(?::|$| \()"
+)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*|:|)$")
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -68,6 +72,11 @@ def printed_dict(line: str) -> dict[str, str]:
     pairs = dict(_DICT_PAIR.findall(line[line.index("{") :]))
     numbers = {key: value for key, value in pairs.items() if number(value) is not None}
     return numbers if len(numbers) >= 2 else {}
+
+
+def names_exception(text: str) -> bool:
+    """Whether a text is what Python prints last of an exception: `TimeoutError: no answer`."""
+    return _NAMED.match(text) is not None
 
 
 def read_traceback(lines: Iterator[str]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from firstbad.tools.readers.aliases import framework_names
 from firstbad.tools.readers.config import visible
 from firstbad.tools.readers.jsonish import decode, lines, parse_object
 from firstbad.tools.readers.log import step_number
+from firstbad.tools.readers.log_lines import names_exception
 from firstbad.tools.readers.texts import as_text
 from firstbad.tools.run import Event, EventKind
 
@@ -179,7 +180,24 @@ def _resumed(record: Record, row: Mapping[str, Any]) -> None:
         record.resumes.append((step, float(time)))
 
 
-def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
+def _events(root: Root, record: Record, name: str) -> list[Event]:
+    """Events of one file, in its order; of an exception that nothing follows, that it ended it."""
+    found: list[Event] = []
+    ending: int | None = None
+    sure = False
+    for event, marked in _read_events(root, record, name):
+        if event.kind == "error" and (marked or names_exception(event.text)):
+            ending, sure = len(found), marked
+        elif event.kind == "resume" or (not sure and event.kind not in ("warning", "alarm")):
+            ending = None
+        found.append(event)
+    if ending is not None:
+        found[ending] = replace(found[ending], ends=True)
+    return found
+
+
+def _read_events(root: Root, record: Record, name: str) -> Iterator[tuple[Event, bool]]:
+    """Each event, and whether the recorder says that it ended the training."""
     file = root.first(name)
     data = None if file is None else root.try_read(file)
     if file is None or data is None:
@@ -194,4 +212,5 @@ def _events(root: Root, record: Record, name: str) -> Iterator[Event]:
             _resumed(record, row)
         if kind not in get_args(EventKind):  # a word of the run's own
             kind, text = "phase", f"{kind}: {text}"
-        yield Event(cast(EventKind, kind), step_number(row.get("step")), text, name)
+        event = Event(cast(EventKind, kind), step_number(row.get("step")), text, name)
+        yield event, row.get("ends") is True

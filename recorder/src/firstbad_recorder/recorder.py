@@ -216,11 +216,15 @@ class Recorder:
         """
         if kind == "phase":
             self._rules.restart()
+        self._tell(kind, step, text)
+
+    def _tell(self, kind: str, step: int | None, text: str, **more: object) -> None:
         record = {
             "kind": str(kind)[:100],
             "step": None if step is None else operator.index(step),
             "time": round(time.time(), 3),
             "text": as_text(text),
+            **more,
         }
         self._folder.append(EVENTS, record)
 
@@ -345,10 +349,18 @@ class Recorder:
         self._signalled = True  # looked at when a step is held: no file is touched in a handler
 
     @_silent
-    def failed(self, error: BaseException) -> None:
-        """Record an exception that ends the training, and keep all steps that are held."""
+    def failed(self, error: BaseException, step: int | None = None, where: str = "") -> None:
+        """Record an exception that ends the training, and keep all steps that are held.
+
+        Args:
+            error: The exception.
+            step: The step that was being made; the last one recorded unless given.
+            where: What raised it, such as `reward function accuracy`, where that is known.
+        """
         kind = type(error).__name__
-        self.event("error", self._last_step, f"{kind}: {as_text(error)}")
+        place = f" (in {as_text(where)})" if where else ""
+        at = self._last_step if step is None else step
+        self._tell("error", at, f"{kind}: {as_text(error)}{place}", ends=True)
         self._ring.keep_all(ENDED, f"held when {kind} ended the training")
 
     @_silent

@@ -130,7 +130,11 @@ class _Attachment(Recording):
             def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
                 attachment.quietly(attachment.begin, more.get("optimizer"))
 
+            def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+                attachment.making = int(state.global_step) + 1
+
             def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+                attachment.making = None
                 attachment.quietly(attachment.end_step, int(state.global_step))
 
         trainer.add_callback(Steps())
@@ -141,7 +145,7 @@ class _Attachment(Recording):
             try:
                 result = original(*args, **more)
             except BaseException as error:
-                self.recorder.failed(error)
+                self.recorder.failed(error, self.making, self.scored.raised_by(error))
                 raise
             finally:
                 self.quietly(self.end)

@@ -60,6 +60,8 @@ class Recording:
         self.paused = False
         """Whether what runs now is no training, such as a preflight."""
         self.replays = 0
+        self.making: int | None = None
+        """The step that is being made; None between steps."""
         self.first = 1
         """The first step of this training."""
         self.began = time.monotonic()
@@ -106,7 +108,8 @@ class Recording:
 
     def end(self) -> None:
         """A training is over, in whatever way."""
-        self.micro, self.step = None, step.Step()
+        self.micro, self.step, self.making = None, step.Step(), None
+        self.scored = rows.Scored()
         self.gradients.close()
 
     def _parameters(self) -> dict[str, Any]:

@@ -34,6 +34,17 @@ class Scored:
     errors: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     """What was logged as a warning or worse while the batch was scored."""
+    raised: tuple[BaseException, str] | None = None
+    """The last exception that left a reward function, and its name."""
+
+    def raised_by(self, error: BaseException) -> str:
+        """The reward function that an exception came from, in words; empty where none raised it."""
+        seen: BaseException | None = error
+        while seen is not None:
+            if self.raised is not None and seen is self.raised[0]:
+                return f"reward function {self.raised[1]}"
+            seen = seen.__cause__
+        return ""
 
 
 @dataclass
@@ -174,6 +185,7 @@ def timed(
             return function(*args, **more)
         except Exception as error:
             scored().errors[name] = f"{type(error).__name__}: {error}"[:500]
+            scored().raised = error, name
             raise
         finally:
             logging.getLogger().removeHandler(heard)

@@ -83,13 +83,19 @@ def _whole(original: _Function) -> _Function:
             result = original(trainer, *args, **more)
         except BaseException as error:
             if found is not None:
-                found.recorder.failed(error)
+                found.recorder.failed(error, _making(trainer))
             raise
         if found is not None:
             found.recorder.close()
         return result
 
     return fit
+
+
+def _making(trainer: Any) -> int | None:
+    """The step that a trainer counts as the one being made; None before the first."""
+    step = getattr(trainer, "global_steps", None)
+    return step if isinstance(step, int) and step > 0 else None
 
 
 def _old(original: _Function) -> _Function:
