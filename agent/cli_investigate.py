@@ -145,22 +145,61 @@ def split_arguments(args: Sequence[str]) -> tuple[list[str], str]:
     return runs, texts[0] if texts else ""
 
 
+ANSWERS = (
+    "`waive REASON`: go past this layer all the same; the reason stands in the memo, and what is "
+    "concluded from there on is conditional on it",
+    "Enter: read only independent facts from here on, and conclude",
+    "`help`: say this again",
+    "Ctrl-C: stop; what was measured is kept, and the evidence can be fetched first",
+)
+
+
 def _put(question: Any) -> dict[str, Any]:
-    """Ask a person, on standard error; only `waive REASON` is a waiver."""
+    """Ask a person, on standard error, until an answer is understood; no input reads facts."""
     from firstbad.agent.plain import plain
 
-    tell(f"\nLayer `{question['layer']}` is undecided: {plain(question['reason'])}")
+    _tell_wrapped(f"\nLayer `{question['layer']}` is undecided: {question['reason']}")
     for request in question["requests"]:
-        tell(f"  needed: {plain(request['need'])} (decides: {plain(request['decides'])})")
+        _tell_wrapped(f"needed: {request['need']} (decides: {request['decides']})", 2)
         if request["command"]:
-            tell(f"  by:     {plain(request['command'])}")
-    tell("To go past it all the same, write `waive` and the reason; Enter reads only facts:")
-    word, _, reason = sys.stdin.readline().strip().partition(" ")
-    if word.strip(":=,").lower() == "waive" and reason.strip():
-        return {"waive": reason.strip()}
-    if word:
-        tell("Not waived: expected `waive REASON`. Only facts are read from here on.")
-    return {"continue": True}
+            tell(f"  by:     {plain(request['command'], one_line=True)}")  # never wrapped: copied
+    ask = "To go past it all the same, write `waive` and the reason; Enter reads only facts:"
+    while True:
+        _tell_wrapped(ask)
+        line = sys.stdin.readline()
+        word, _, reason = line.strip().partition(" ")
+        word = word.strip(":=,?").lower()
+        if not line.strip():
+            return {"continue": True}
+        if word == "waive" and reason.strip():
+            return {"waive": reason.strip()}
+        if word in ("help", "h", ""):
+            for text in ANSWERS:
+                _tell_wrapped(text, 2)
+        elif word == "waive":
+            _tell_wrapped("A waiver needs a reason: write `waive REASON`.")
+        else:
+            _tell_wrapped(f"`{line.strip()}` is no answer here (`help` tells what is).")
+
+
+def _tell_wrapped(text: str, indent: int = 0) -> None:
+    """Tell a text in lines that end between words, those that go on further in."""
+    from firstbad.agent.console import wrap
+    from firstbad.agent.plain import plain
+
+    if text.startswith("\n"):
+        tell("")
+    first, *more = wrap(plain(text.strip(), one_line=True), _columns() - indent - 4)
+    tell(" " * indent + first)
+    for line in more:
+        tell(" " * (indent + 4) + line)
+
+
+def _columns() -> int:
+    """Columns of the terminal that the question is read on."""
+    import shutil
+
+    return max(40, min(120, shutil.get_terminal_size((100, 24)).columns))
 
 
 @contextmanager

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from firstbad.tools.run import Run, Signal
 
 app = group("The runs that can be read.")
+SPANS = 6
+"""Stretches of steps that are told one by one."""
 UNRECOGNISED = 30
 """Unrecognised keys shown to a person; JSON has them all."""
 
@@ -35,7 +37,10 @@ def show_run(
 
 def describe(run: Run) -> dict[str, Any]:
     """A run in plain data."""
+    from firstbad.tools.readers.naming import given_otherwise
+
     signals = run.signals.known.values()
+    known = given_otherwise(run.signals, run.framework)
     return {
         "schema": 1,
         "run": run.ref,
@@ -46,7 +51,9 @@ def describe(run: Run) -> dict[str, Any]:
         "last_step": run.last_step,
         "steps": len(run.signals.steps),
         "signals": [_signal(s) for s in signals],
-        "unrecognised": sorted(s.source_key for s in run.signals.unknown.values()),
+        "unrecognised": sorted(
+            s.source_key for name, s in run.signals.unknown.items() if name not in known
+        ),
         "rollouts": _steps(run.rollouts.steps),
         "captures": _steps(run.captures.steps),
         "checkpoints": [
@@ -83,7 +90,19 @@ def _steps(steps: Iterable[Any]) -> dict[str, Any]:
         "steps": len(listed),
         "first": listed[0] if listed else None,
         "last": listed[-1] if listed else None,
+        "spans": _spans(listed),
     }
+
+
+def _spans(steps: list[int]) -> list[list[int]]:
+    """First and last of each stretch of steps without a gap; empty where they are many."""
+    spans: list[list[int]] = []
+    for step in steps:
+        if spans and step == spans[-1][1] + 1:
+            spans[-1][1] = step
+        else:
+            spans.append([step, step])
+    return spans if len(spans) <= SPANS else []
 
 
 def repeated(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -95,7 +114,7 @@ def repeated(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     rows = []
     for (kind, _), same in alike.items():
         steps = [e["step"] for e in same if e["step"] is not None]
-        when = "?" if not steps else str(steps[0])
+        when = "-" if not steps else str(steps[0])
         if len(set(steps)) > 1:
             when = f"{min(steps)} to {max(steps)}"
         times = f" ({len(same)} times alike)" if len(same) > 1 else ""
@@ -113,7 +132,12 @@ def _print(found: dict[str, Any]) -> None:
     def span(part: dict[str, Any]) -> str:
         if not part["steps"]:
             return "none"
-        return f"{part['steps']} steps, {part['first']} to {part['last']}"
+        noun = "step" if part["steps"] == 1 else "steps"
+        spans = part["spans"] or [[part["first"], part["last"]]]
+        told = (
+            f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a} to {b}" for a, b in spans
+        )
+        return f"{part['steps']} {noun}: {', '.join(told)}"
 
     version = f" {found['version']}" if found["version"] else ""
     last = f"last {found['last_step']}" if found["last_step"] is not None else "none"

@@ -71,8 +71,16 @@ def told_back(not_understood: Sequence[str]) -> str:
     """What was not understood and where to read what can be, as a sentence; empty without any."""
     if not not_understood:
         return ""
-    quoted = ", ".join(f"“{text[:QUOTED]}{'…' * (len(text) > QUOTED)}”" for text in not_understood)
+    quoted = ", ".join(f"“{_short(text)}”" for text in not_understood)
     return f"Not understood of the complaint: {quoted} ({HELP})."
+
+
+def _short(text: str) -> str:
+    """At most so much of a statement, ended between words where there are any."""
+    if len(text) <= QUOTED:
+        return text
+    words, space, _ = text[: QUOTED + 1].rpartition(" ")
+    return f"{words} …" if space else text[:QUOTED] + "…"
 
 
 def _merged(symptoms: list[str]) -> Iterator[str]:

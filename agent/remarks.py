@@ -52,6 +52,8 @@ def remarks(run: Run, ref: str, shown: str) -> tuple[Remark, ...]:
         told.insert(
             0, Remark(BESIDE, text) if text else Remark(LONE, f"{_LONE}{folder_command(shown)}")
         )
+    elif text := _around_record(_path(ref), shown):
+        told.insert(0, Remark(BESIDE, text))
     return tuple(told)
 
 
@@ -69,8 +71,27 @@ def _beside(ref: str, shown: str) -> str:
     )
 
 
+def _around_record(folder: Path, shown: str) -> str:
+    """What a run left beside its record; empty where nothing, or where other records lie there."""
+    if not (folder / "run.json").is_file():
+        return ""
+    parent = folder.resolve().parent
+    saved = sorted(parent.glob("checkpoint-*"))
+    state = parent / "trainer_state.json"
+    if not (saved or state.is_file()) or len(list(parent.glob("*/run.json"))) > 1:
+        return ""
+    parts = [f"`{state.name}`"] if state.is_file() else []
+    if saved:
+        more = f" and {len(saved) - 1} more" if saved[1:] else ""
+        parts.append(f"`{saved[0].name}/`{more}")
+    return (
+        f"RUN is a record, read alone; beside it lie {', '.join(parts)}, so that no checkpoint is "
+        f"known here. To read them too, name the run's folder: {folder_command(shown)}"
+    )
+
+
 def folder_command(shown: str) -> str:
-    """The command that reads the folder of a single file, and with it what lies there."""
+    """The command that reads the folder of a file or a record, and with it what lies there."""
     return f"firstbad investigate {shlex.quote(str(_path(shown).parent))}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from firstbad.agent.console import NARROW, cells, paint, table, width, wrap
 from firstbad.agent.incident import Incident
 from firstbad.agent.memo.head import FirstPage, first_page
+from firstbad.agent.memo.text import brief
 from firstbad.agent.memo.words import Row, read_all_the_same
 from firstbad.agent.plain import plain
 from firstbad.agent.reading import remarks_in, saved_evidence
@@ -20,8 +21,8 @@ LAYER_STYLES = {
     "waived": ("yellow",),
     "not_reached": ("dim",),
 }
-REASON = 160
-"""Longest reason of a layer that did not pass; the memo has the whole one."""
+REASON = 1200
+"""Longest reason of a layer that did not pass: it is the message, and is told on several lines."""
 REMARKS = 3
 """Remarks on the reading that are shown."""
 
@@ -140,4 +141,7 @@ def _clean(text: str) -> str:
 
 
 def _short(text: str, room: int) -> str:
-    return text if cells(text) <= room else text[: room - 1].rstrip() + "…"
+    """At most so many columns, ended between words."""
+    if cells(text) <= room:
+        return text
+    return brief(text, max(1, room * len(text) // cells(text) - len(" …")))

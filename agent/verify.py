@@ -46,6 +46,8 @@ class Verification:
     evidence: int
     numbers: int
     differences: tuple[Difference, ...]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Files of the run that are not what was measured, each `changed`, `gone` or `new`."""
     versions: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     """Packages whose version is another than when it was measured: then and now."""
 
@@ -57,6 +59,7 @@ class Verification:
             "equal": not self.differences,
             "evidence": self.evidence,
             "numbers": self.numbers,
+            "files": dict(self.files),
             "differences": [asdict(d) for d in self.differences],
             "versions": {n: {"stored": old, "now": new} for n, (old, new) in self.versions.items()},
         }
@@ -70,6 +73,9 @@ class Recount:
         self._run = run
         self.differences: list[Difference] = []
         self.numbers = 0
+        self._read: dict[str, str | None] = {}
+        """Digest by file, or by first and last of many, as it was and as it is."""
+        self._reads: dict[str, str | None] = {}
         self._by_id: dict[str, Evidence] = {}
         self._by_key: dict[tuple[Any, ...], Evidence] = {}
         for evidence_id in incident.evidence_ids():
@@ -92,6 +98,16 @@ class Recount:
         """Evidence that was got before."""
         return self._by_id[evidence_id]
 
+    @property
+    def files(self) -> dict[str, str]:
+        """Files that are not what was measured: `changed`, `gone` or `new`."""
+        every = dict.fromkeys([*self._read, *self._reads])
+        return {
+            name: "new" if name not in self._read else "changed" if name in self._reads else "gone"
+            for name in every
+            if self._read.get(name, "none") != self._reads.get(name, "none")
+        }
+
     def _again(self, evidence_id: str, text: str) -> None:
         try:
             raw = json.loads(text)
@@ -105,6 +121,8 @@ class Recount:
         again = again.model_copy(
             update={"seconds": stored.seconds, "tool_version": stored.tool_version}
         )
+        self._read |= _digests(stored)
+        self._reads |= _digests(again)
         self.numbers += count_numbers(raw.get("metrics")) + count_numbers(raw.get("tables"))
         expected = json.loads(again.model_dump_json())
         for field, old, new in compare_json(raw, expected):
@@ -114,6 +132,11 @@ class Recount:
     def _file(self, evidence: Evidence) -> None:
         self._by_id[evidence.id] = evidence
         self._by_key[key_of(evidence.tool, evidence.args, "")] = evidence
+
+
+def _digests(evidence: Evidence) -> dict[str, str | None]:
+    """Digest by what was read: a file, or the first and last of many."""
+    return {f"{s.ref} to {s.last}" if s.last else s.ref: s.digest for s in evidence.sources}
 
 
 def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None) -> Verification:
@@ -152,6 +175,7 @@ def verify(id_or_folder: str, *, out: Path | None = None, run: str | None = None
         evidence=len(incident.evidence_ids()),
         numbers=source.numbers,
         differences=(*found, *source.differences, *conclusions),
+        files=source.files,
         versions={
             name: (str(record.versions.get(name, "unknown")), now)
             for name, now in versions().items()
@@ -217,4 +241,5 @@ def _conclude_again(
     for path, text in ((incident.markdown_file, memo.markdown), (incident.html_file, memo.html)):
         written = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
         for line, old, new in compare_lines(written, text):
-            yield Difference(path.name, f"line {line}", old, new)
+            told = (None, None) if path == incident.html_file else (old, new)  # HTML is no text
+            yield Difference(path.name, f"line {line}", *told)

@@ -11,7 +11,7 @@ from firstbad.playbooks.model import Cause
 from firstbad.playbooks.results import Finding, Onset, Verdict
 from firstbad.tools.evidence import Evidence
 
-ALSO = 240
+ALSO = 800
 """Longest text of another finding."""
 CELL = 80
 """Most characters of one cell of the example."""

@@ -26,7 +26,7 @@ from firstbad.playbooks.causes import causes
 from firstbad.playbooks.results import Finding, Verdict
 from firstbad.tools.evidence import Evidence
 
-HEADLINE, COMPLAINT = 400, 240
+HEADLINE, COMPLAINT = 1000, 240
 """Longest texts: the headline, what the person said."""
 WORDS = {"incident": "INCIDENT", "healthy": "HEALTHY", "undetermined": "UNDETERMINED"}
 

@@ -102,16 +102,22 @@ def cut(text: str, limit: int) -> Cut:
 
 
 def brief(text: str, limit: int) -> str:
-    """One line of at most `limit` characters, ended at a clause or a word, with an ellipsis."""
+    """One line of at most `limit` characters, ended at a clause or a word, with an ellipsis.
+
+    A name in backticks is told whole or not at all, where there is text before it.
+    """
     line = one_line(text)
     if len(line) <= limit:
         return line
-    head = line[:limit]
+    head = line[:limit] + (" " if line[limit] == " " else "")
+    opened = head.rfind("`")
+    if head.count("`") % 2 and opened > limit // 2:
+        head = head[:opened]
     for stop in ("; ", ". ", " "):
         at = head.rfind(stop)
         if at > limit // 2:
-            return head[:at].rstrip(" ;,.:") + " …"
-    return head + "…"
+            return head[:at].rstrip(" ;,.:(") + " …"
+    return head.rstrip() + "…"
 
 
 # --------------------------------------------------------------------------------------- Markdown

@@ -11,7 +11,7 @@ from firstbad.playbooks.loader import Loaded
 from firstbad.playbooks.results import CheckResult, Clause, Verdict
 from firstbad.tools.numbers import is_step, number
 
-WHY, WHY_NOT = 220, 420
+WHY, WHY_NOT = 220, 1200
 """Longest reason in the table of layers, of a pass and of anything else; more stands below."""
 
 _CONDITIONS = {

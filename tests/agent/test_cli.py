@@ -22,7 +22,8 @@ Fb = Callable[..., tuple[int, str, str]]
 KEYS = {
     "schema", "incident", "outcome", "window", "first_bad", "noticed_step", "layers", "cause",
     "findings", "conditional_on", "waivers", "not_checked", "requests", "usage", "memo",
-    "do_now", "resume_from", "passed_over", "reading", "headline", "complaint", "answers",
+    "do_now", "resume_from", "passed_over", "reading", "headline", "complaint",
+    "ended", "answers",
     "least_bad",
 }  # fmt: skip
 
@@ -215,7 +216,17 @@ def test_waive_and_resume(fb: Fb, make_run: MakeRun, book: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "code"), [("waive I looked\n", 0), ("skip\n", 3), ("waive\n", 3), ("\n", 3), ("", 3)]
+    ("typed", "code"),
+    [
+        ("waive I looked\n", 0),
+        ("help\nwaive I looked\n", 0),
+        ("skip\nwaive\nWAIVE: I looked\n", 0),
+        ("skip\n", 3),
+        ("waive\n\n", 3),
+        ("?\n\n", 3),
+        ("\n", 3),
+        ("", 3),
+    ],
 )
 def test_ask_puts_the_question_on_standard_error(
     fb: Fb,
@@ -233,6 +244,21 @@ def test_ask_puts_the_question_on_standard_error(
     assert got == code
     assert "needed: captured log-probs" in err
     assert [w["reason"] for w in json.loads(out)["waivers"]] == (["I looked"] if code == 0 else [])
+
+
+def test_an_answer_that_is_not_understood_is_asked_for_again(
+    fb: Fb, make_run: MakeRun, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("help\nyes please\nwaive\n\n"))
+    err = fb("investigate", make_run(same="missing"), "--playbook", book, "--ask")[2]
+    assert err.count("To go past it all the same") == 4
+    assert "`waive REASON`: go past this layer" in err
+    assert "`yes please` is no answer here" in err
+    assert "A waiver needs a reason" in err
+    assert max(len(line) for line in err.splitlines() if "by: " not in line) <= 80
 
 
 def test_ctrl_c_at_the_question_says_how_to_go_on(
@@ -322,6 +348,29 @@ def test_runs_show(fb: Fb, make_run: MakeRun) -> None:
     assert "checkpoints  none" in out
 
 
+def test_runs_show_of_a_run_with_a_record(fb: Fb, tmp_path: Path) -> None:
+    """Its own names are recognised, kept steps are told as spans, no step is none."""
+    from firstbad_recorder import Recorder
+
+    rows = [{"step": s, "reward": 0.5, "loss": 0.1, "rewards/a/mean": 0.5} for s in (1, 2, 3)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    recorder = Recorder(tmp_path / "record", framework="trl")
+    for step in (1, 2, 3, 4, 5):
+        recorder.scalars(step, reward_mean=0.5, loss=0.1, reward=0.5, mine=1.0)
+        if step in (1, 4, 5):
+            recorder.capture(step, rollouts=[{"sample": "a", "prompt": "x", "completion": "y"}])
+    recorder.close()
+    found = json.loads(fb("runs", "show", tmp_path, "--json")[1])
+    assert found["unrecognised"] == ["mine"]
+    assert found["rollouts"]["spans"] == [[1, 1], [4, 5]]
+    out = fb("runs", "show", tmp_path)[1]
+    assert "rollouts     3 steps: 1, 4, 5\n" in out
+    assert "-  end  the recorder was closed" in out
+    assert "trainer_state.json: the record lacks them" in out
+    assert "same_signal" not in out
+    assert "?" not in out
+
+
 def test_runs_show_where_a_recorder_saw_it(fb: Fb, tmp_path: Path) -> None:
     with Recorder(tmp_path, device="one\x1b[31m card", environment={"SEED": "7"}) as recorder:
         recorder.scalars(1, reward=0.5)
@@ -342,7 +391,7 @@ def test_events_that_say_the_same_are_one_line() -> None:
     assert cli_runs.repeated(events) == [
         ("66 to 67", "warning", "01:30:01 verifier deadline exceeded (2 times alike)"),
         ("70", "end", "done"),
-        ("?", "error", "killed"),
+        ("-", "error", "killed"),
     ]
 
 

@@ -137,6 +137,7 @@ def test_nothing_is_told_back_of_what_is_well(text: str) -> None:
 
 def test_a_long_statement_is_told_back_in_short() -> None:
     assert "x" * QUOTED + "…”" in told_back(["x" * 500])
+    assert "every word …”" in told_back(["every word " * 50])
 
 
 def test_every_signal_that_is_understood_is_on_offer() -> None:

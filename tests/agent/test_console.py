@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from firstbad.agent import console
 from firstbad.agent.console import cells, page, paint, table, wrap
+from firstbad.agent.screen import _short
 
 
 @given(st.text(alphabet="ab 奖励\u0301", max_size=60), st.integers(2, 20))
@@ -74,3 +75,13 @@ def test_a_text_longer_than_the_screen_goes_through_the_pager(lines: int, paged:
 def test_a_text_in_a_pipe_is_never_paged(capsys: pytest.CaptureFixture[str]) -> None:
     page("word\n" * 400)
     assert capsys.readouterr().out == "word\n" * 400 + "\n"
+
+
+def test_a_line_of_the_walk_ends_between_words() -> None:
+    text = "all of 1234 steps, first and last"
+    assert [_short(text, room) for room in (40, 31, 16)] == [
+        text,
+        "all of 1234 steps, first and …",
+        "all of 1234 …",
+    ]
+    assert cells(_short("一二三四 五六七八 九十", 14)) <= 14

@@ -43,6 +43,10 @@ def test_brief_ends_at_a_clause_and_says_that_it_goes_on() -> None:
     assert brief("one two three; four five six", 20) == "one two three …"
     assert brief("short", 16) == "short"
     assert len(brief("x" * 100, 16)) == 17
+    assert brief("all of 1234 steps and more", 13) == "all of 1234 …"
+    assert brief("all of 1234 steps", 10) == "all of …"
+    assert brief("a whole check of (`numerics.finite`) fails", 26) == "a whole check of …"
+    assert brief("`a` and `b` are both named here", 14) == "`a` and `b` …"
 
 
 def test_cut_says_how_much_is_left_out() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from firstbad.agent.remarks import BESIDE, remarks
 from firstbad.agent.runs import open_ref
+from firstbad_recorder import Recorder
 
 ROWS = "".join(f"{step},{step / 100}\n" for step in range(1, 31))
 
@@ -27,3 +28,22 @@ def test_a_file_names_what_lies_beside_it_and_the_folder(tmp_path: Path) -> None
         assert "`args.json`, `data/`" in text
         assert text.endswith(f"firstbad investigate {tmp_path}")
     assert told(str(tmp_path)) == []
+
+
+def test_a_record_names_the_checkpoints_beside_it_and_the_runs_folder(tmp_path: Path) -> None:
+    run = tmp_path / "trainer_output"
+    with Recorder(run / "record") as recorder:
+        recorder.scalars(1, reward=0.5)
+    ref = f"rec:{run / 'record'}"
+    assert told(ref) == []  # nothing beside it
+    for step in (10, 20):
+        (run / f"checkpoint-{step}").mkdir()
+        (run / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    for named in (ref, str(run / "record")):
+        (text,) = told(named)
+        assert "`checkpoint-10/` and 1 more" in text
+        assert text.endswith(f"firstbad investigate {run}")
+    assert told(str(run)) == []
+    with Recorder(run / "record2") as recorder:  # the folder would be two runs
+        recorder.scalars(1, reward=0.5)
+    assert told(ref) == []

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from firstbad.agent import cli
 from firstbad.agent.incident import Incident
 from firstbad.agent.investigate import Finished, Waiting, investigate
+from firstbad.agent.runs import demo_folder
 from firstbad.agent.verify import verify
 from firstbad.playbooks.loader import load
 from firstbad.playbooks.results import Waiver
@@ -16,6 +19,17 @@ from firstbad.tools.errors import UserError
 
 Look = Callable[..., Finished]
 MakeRun = Callable[..., Path]
+Fb = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def fb(capsys: pytest.CaptureFixture[str], fakes: object) -> Fb:
+    def call(*args: object) -> tuple[int, str, str]:
+        code = cli.main([str(a) for a in args])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
 
 
 @pytest.fixture
@@ -160,3 +174,35 @@ def test_an_unfinished_incident_is_said(look: Look, make_run: MakeRun) -> None:
     incident.markdown_file.unlink()
     with pytest.raises(UserError, match="unfinished; go on with"):
         verify(incident.id)
+
+
+def test_files_that_changed_are_named_first_and_values_are_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "otter"
+    shutil.copytree(demo_folder("otter"), run)
+    done = investigate(str(run))
+    assert isinstance(done, Finished)
+    state = run / "trainer_state.json"
+    state.write_text(re.sub(r'"(loss|grad_norm|reward)": 0', r'"\1": 7', state.read_text()))
+    assert cli.main(["verify", done.incident.id]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "the run's files have changed since: `trainer_state.json` changed"
+    assert sum(line.startswith("    stored") for line in lines) == 20
+    assert any(line.endswith("more values (--json lists them)") for line in lines)
+    assert len(lines) < 80
+    assert max(map(len, lines)) < 200
+    assert not [line for line in lines if "</" in line]
+    cli.main(["verify", done.incident.id, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["files"] == {"trainer_state.json": "changed"}
+    assert len(told["differences"]) > 100
+    assert {d["stored"] for d in told["differences"] if d["place"] == "memo.html"} == {None}
+
+
+def test_a_memo_that_was_edited_is_named_and_not_printed(incident: Incident, fb: Fb) -> None:
+    replace(incident.html_file, "<title>", "<title>other ")
+    _, out, _ = fb("verify", incident.id)
+    assert re.search(r"^memo.html  differs in line \d+$", out, re.M)
+    assert "<title>" not in out
+    assert "files have changed" not in out

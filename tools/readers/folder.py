@@ -77,7 +77,7 @@ def read_folder(root: Root, ref: str, looks_for: str, framework: str = UNKNOWN) 
         ("TensorBoard", board.scalars(), board.sources),
     ]
     if record.about is not None:  # measured where it happens, and at every step
-        kinds.insert(0, kinds.pop(1))
+        kinds[:2] = [("the record", *kinds[1][1:]), kinds[0]]
     log, sources = _merged(root, kinds, (console.log, console.sources))
     found = record.framework or framework_of(log.series)
     framework = framework if found == UNKNOWN else found
@@ -141,21 +141,22 @@ def _merged(
     printed: tuple[Log, list[Source]],
 ) -> tuple[Log, tuple[Source, ...]]:
     """The metrics of the best source, and from weaker ones what the better ones lack."""
-    log, sources, best = Log(), list[Source](), ""
+    log, sources, best, lack = Log(), list[Source](), "", "lacks"
     for name, other, other_sources in kinds:
         taken, keys = log.fill(other.in_keys_of(log))
         if taken:
             sources += other_sources
             if best:
-                text = f"{taken:,} values of {len(keys)} keys are from {name}: {best} lacks them"
+                text = f"{taken:,} values of {len(keys)} keys are from {name}: {best} {lack} them"
                 root.note("filled", text)
             best = best or name
+            lack = "lack" if best.endswith("files") else "lacks"
     # Printed numbers are rounded: they only serve steps at which no better source has anything.
     taken, keys = log.fill(printed[0].in_keys_of(log), only_new_steps=True)
     if taken:
         sources += printed[1]
-        lack = f": {best} lacks these steps" if best else ""
-        text = f"{taken:,} values of {len(keys)} keys are from the console log (rounded){lack}"
+        why = f": {best} {lack} these steps" if best else ""
+        text = f"{taken:,} values of {len(keys)} keys are from the console log (rounded){why}"
         root.note("filled", text)
     return log, tuple(sources)
 

@@ -11,6 +11,9 @@ from firstbad.tools.run import FloatArray, IntArray, Note, Signal, Signals
 LARGEST = 1e100
 """No trainer's float32 holds it: what is larger has overflowed, as Inf has."""
 
+ROUNDED = 1e-3
+"""Relative difference of two loggers that round one value, which TRL does to four digits."""
+
 
 def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
     """The signals of a log; a key that no alias explains is kept as unknown."""
@@ -28,7 +31,8 @@ def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
         elif alias.name in known:
             unknown[key] = _signal(key, key, series, None)
             used = known[alias.name].source_key
-            notes.append(Note("same_signal", f"`{key}` and `{used}`: `{used}` is {alias.name}"))
+            if not _agree(known[alias.name], _signal(alias.name, key, series, alias)):
+                notes.append(Note("same_signal", f"`{key}` and `{used}`: `{used}` is {alias.name}"))
         else:
             known[alias.name] = _signal(alias.name, key, series, alias)
             if alias.note:
@@ -41,6 +45,19 @@ def name_signals(log: Log, framework: str) -> tuple[Signals, tuple[Note, ...]]:
         text = f"{replaced:,} values were followed by another at the same step: the last counts"
         notes.append(Note("duplicates", text))
     return Signals(dict(sorted(known.items())), dict(sorted(unknown.items()))), tuple(notes)
+
+
+def given_otherwise(signals: Signals, framework: str) -> frozenset[str]:
+    """Keys that are unknown only because another key gives the same signal."""
+    named = {key: alias_of(key, framework) for key in signals.unknown}
+    return frozenset(key for key, alias in named.items() if alias and alias.name in signals.known)
+
+
+def _agree(one: Signal, other: Signal) -> bool:
+    """Whether two keys give the same values at the steps that both have, but for rounding."""
+    steps = np.intersect1d(one.steps, other.steps)
+    ours, theirs = (signal.values[np.isin(signal.steps, steps)] for signal in (one, other))
+    return len(steps) > 0 and bool(np.allclose(ours, theirs, rtol=ROUNDED, atol=1e-9))
 
 
 def _rank(alias: Alias | None) -> int:

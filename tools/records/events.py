@@ -92,7 +92,7 @@ def _last_error(events: tuple[Event, ...]) -> str:
     if not errors:
         return ""
     said = "".join(c for c in " ".join(errors[-1].text.split()) if c.isprintable() and c != "`")
-    cut = said if len(said) <= QUOTED else said[:QUOTED] + "…"
+    cut = said if len(said) <= QUOTED else said[:QUOTED].rpartition(" ")[0] + " …"
     return f"The log says: `{cut}`."
 
 

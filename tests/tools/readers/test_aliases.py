@@ -16,7 +16,7 @@ from firstbad.tools.readers.aliases import (
     unit_of,
 )
 from firstbad.tools.readers.log import Log
-from firstbad.tools.readers.naming import name_signals
+from firstbad.tools.readers.naming import given_otherwise, name_signals
 
 WANTED = (
     "reward_mean", "reward_std", "reward_part/<f>", "reward_part_std/<f>",
@@ -178,6 +178,16 @@ def test_two_keys_of_one_name() -> None:
     assert signals.known["completion_length_mean"].source_key == "completions/mean_length"
     assert set(signals.unknown) == {"completion_length"}
     assert [note.code for note in notes] == ["same_signal"]
+
+
+def test_a_key_that_a_better_one_gives_is_known_and_needs_no_note_where_they_agree() -> None:
+    log = Log()
+    for step, value in ((1, 0.123456), (2, 0.5)):
+        log.add(step, {"reward": round(value, 4), "reward_mean": value, "mine": 1.0})
+    signals, notes = name_signals(log, "trl")
+    assert signals.known["reward_mean"].source_key == "reward"
+    assert notes == ()
+    assert given_otherwise(signals, "trl") == {"reward_mean"}
 
 
 def test_signals_are_sorted_unique_and_finite() -> None:
