@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 warnings.simplefilter("ignore")
-SECONDS = 90
+SECONDS = 300
 """After which a hang ends the process with its traceback."""
 
 
