@@ -103,3 +103,15 @@ def test_a_process_that_was_killed_leaves_a_record_that_is_not_closed(tmp_path: 
     _, screen = seen(tmp_path / "record", "it died")
     assert "No exception is recorded, and the record was not closed" in screen
     assert "Its last step is 30." in screen
+
+
+def test_a_process_that_another_continued_did_end(tmp_path: Path) -> None:
+    for steps in (range(1, 21), range(21, 41)):
+        recorder = Recorder(tmp_path / "record", config={"max_steps": 40})
+        for step in steps:
+            recorder.scalars(step, reward=0.5)
+    recorder.close()
+    _, screen = seen(tmp_path / "record", "it died around step 20")
+    assert "It is not so" not in screen.split("If a fall")[0].split("ended before its time.")[1]
+    assert "another went on, the last time at step 21." in screen
+    assert "That one ended in order with its last step, 40 of 40." in screen

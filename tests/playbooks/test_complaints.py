@@ -13,7 +13,7 @@ from firstbad.agent.investigate import Finished, investigate
 from firstbad.playbooks.loader import load
 from firstbad.playbooks.results import Verdict
 
-UNJUDGED = {"hang", "tool_calls", "prompt_ignored", "few_samples", "is_normal", "asks"}
+UNJUDGED = {"tool_calls", "prompt_ignored", "few_samples", "is_normal", "asks"}
 """Complaints that nothing on disk answers, or that are a question about all of the run."""
 
 # A complaint, the check that answers it, and what is asked for where it has no evidence.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
@@ -104,11 +104,12 @@ def _others(root: Root, record: Record, others: Mapping[str, Mapping[str, Any]])
             continue
         rank = int(m[2])
         record.ranks.add(rank)
-        for event in _events(root, record, f"{folder}events.jsonl"):
+        own = _events(root, record, f"{folder}events.jsonl")
+        for event in own:
             if event.kind not in ("resume", "end"):  # of the job, which rank 0 tells
                 text = f"rank {rank}: {event.text}"
                 record.events.append(replace(event, text=text))
-        _written(root, f"{folder}run.json", said)
+        _written(root, f"{folder}run.json", said, own)
     if len(record.ranks) == 1:
         return  # one process records, which is no loss
     about = record.about or {}
@@ -143,12 +144,12 @@ def _process(root: Root, record: Record, name: str, said: Mapping[str, Any]) -> 
         before |= around
     if said.get("finished"):
         record.events.append(Event("end", None, "the recorder was closed", name))
-    _written(root, name, said)
+    _written(root, name, said, record.events)
 
 
-def _written(root: Root, name: str, said: Mapping[str, Any]) -> None:
-    """Whether a process ended in order, and what it could not write."""
-    if not said.get("finished"):
+def _written(root: Root, name: str, said: Mapping[str, Any], events: Sequence[Event]) -> None:
+    """Whether a process ended in order or by an exception, and what it could not write."""
+    if not (said.get("finished") or any(event.ends for event in events)):
         root.note("not_closed", f"`{name}`: the recorder was not closed: killed, or still at work")
     if dropped := said.get("dropped"):
         reasons = said.get("dropped_by_reason")

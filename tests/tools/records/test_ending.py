@@ -102,7 +102,8 @@ def test_of_a_record_the_exception_of_its_last_process_counts(
 ) -> None:
     recorded(tmp_path, range(1, 23)).failed(TimeoutError("no answer"), 23)
     found = measure(TOOL, open_run(f"rec:{tmp_path}"))
-    assert (found["by_error"], found["error_step"], found["closed"]) == (True, 23, False)
+    assert (found["by_error"], found["error_step"], found["closed"]) == (True, 23, None)
+    assert "not_closed" not in {n.code for n in open_run(f"rec:{tmp_path}").notes}
     recorded(tmp_path, range(20, 23))  # a process that went on, and was killed before step 23
     found = measure(TOOL, open_run(f"rec:{tmp_path}"))
     assert (found["by_error"], found["closed"]) == (False, False)
