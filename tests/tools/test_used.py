@@ -61,6 +61,7 @@ WITHOUT_DATA = (
     "measure_microbatch_reach",
     "measure_scoring_time",
     "measure_update_size",
+    "find_heavy_update",
     "measure_update_sign",
     "measure_weight_moves",
     "read_accumulation_probe",

@@ -11,12 +11,14 @@ from firstbad.tools.optimizer.update_size import captured_updates
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.run import Run
 
+HEAVY = 0.1
+"""Share of the weights from which an update is dated."""
 AROUND = 5
 """Steps before and after whose rewards are compared."""
 
 
 class HeavyUpdate(Dated):
-    """The largest captured update, dated as if it were too large."""
+    """The largest captured update, dated where it is a tenth of the weights."""
 
     n_steps: int
     """Captured steps with norms of update and weights."""
@@ -46,7 +48,8 @@ def find_heavy_update(run: Run) -> Measured[HeavyUpdate]:
     worst = max(updates, key=lambda u: u.update / u.weight)
     before, after = _rewards(run, worst.step)
     steps = run.signals.steps
-    from_start = bool(len(steps)) and worst.step <= steps[0]
+    heavy = worst.update / worst.weight > HEAVY
+    from_start = heavy and bool(len(steps)) and worst.step <= steps[0]
     metrics = HeavyUpdate(
         n_steps=len(updates),
         share=round(worst.update / worst.weight, 6),
@@ -54,8 +57,8 @@ def find_heavy_update(run: Run) -> Measured[HeavyUpdate]:
         reward_before=before,
         reward_after=after,
         reward_kept=_kept(before, after),
-        last_good_step=None if from_start else worst.step - 1,
-        first_bad_step=worst.step,
+        last_good_step=None if from_start else worst.step - 1 if heavy else updates[-1].step,
+        first_bad_step=worst.step if heavy else None,
         from_start=from_start,
     )
     text = f"largest of {len(updates)} captured updates: {percent(metrics.share)} of the weights"
