@@ -50,6 +50,7 @@ def find_heavy_update(run: Run) -> Measured[HeavyUpdate]:
     steps = run.signals.steps
     heavy = worst.update / worst.weight > HEAVY
     from_start = heavy and bool(len(steps)) and worst.step <= steps[0]
+    good = [u.step for u in updates if not heavy or u.step < worst.step]
     metrics = HeavyUpdate(
         n_steps=len(updates),
         share=round(worst.update / worst.weight, 6),
@@ -57,9 +58,10 @@ def find_heavy_update(run: Run) -> Measured[HeavyUpdate]:
         reward_before=before,
         reward_after=after,
         reward_kept=_kept(before, after),
-        last_good_step=None if from_start else worst.step - 1 if heavy else updates[-1].step,
+        last_good_step=good[-1] if good else None,
         first_bad_step=worst.step if heavy else None,
         from_start=from_start,
+        sampled=heavy and not (good and worst.step - good[-1] == 1),
     )
     text = f"largest of {len(updates)} captured updates: {percent(metrics.share)} of the weights"
     if before is not None and after is not None:

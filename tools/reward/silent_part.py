@@ -10,7 +10,7 @@ from firstbad.tools.numbers import percent
 from firstbad.tools.outcome import outcome_part
 from firstbad.tools.registry import Measured, tool
 from firstbad.tools.row_table import RowTable
-from firstbad.tools.run import FloatArray, Run
+from firstbad.tools.run import BoolArray, FloatArray, Run
 
 FULL, SPARE = 0.98, 0.5
 """Share of scored rows from which a part scores a step, and below which it belongs to others."""
@@ -77,7 +77,7 @@ def _scored(rows: RowTable, part: str) -> FloatArray:
     return scored
 
 
-def _instead(share: FloatArray, silent: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> bool:
+def _instead(share: FloatArray, silent: BoolArray) -> bool:
     """Whether a part scores the silent steps and hardly any other one."""
     if not silent.any() or silent.all():
         return False

@@ -81,11 +81,11 @@ def alone(trainer: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in _JOINS:
             if hasattr(trainer.accelerator, name):
-                stack.enter_context(_replaced(trainer.accelerator, name, _same))
+                stack.enter_context(replaced(trainer.accelerator, name, _same))
         for name in _CALLS:
             if (original := getattr(torch.distributed, name, None)) is not None:
                 refused = _refused(name, original, thread)
-                stack.enter_context(_replaced(torch.distributed, name, refused))
+                stack.enter_context(replaced(torch.distributed, name, refused))
         yield
 
 
@@ -103,7 +103,7 @@ def _refused(name: str, original: Any, thread: int) -> Any:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """One attribute of an object or a module is another one meanwhile."""
     own = vars(owner).get(name)
     setattr(owner, name, value)

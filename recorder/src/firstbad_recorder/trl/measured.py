@@ -13,6 +13,7 @@ from typing import Any
 from firstbad_recorder.probes.denominators import OVER_ALL
 from firstbad_recorder.probes.untouched import untouched
 from firstbad_recorder.sources import SAMPLED
+from firstbad_recorder.trl.aside import replaced
 from firstbad_recorder.trl.micro import (
     Micro,
     Pass,
@@ -25,7 +26,7 @@ from firstbad_recorder.trl.micro import (
 from firstbad_recorder.trl.rows import SOURCE, Generation, Scored
 from firstbad_recorder.trl.settings import ends_of, tokenizer_of
 from firstbad_recorder.trl.step import placed, sources_in
-from firstbad_recorder.trl.wrap import named, wrap
+from firstbad_recorder.trl.wrap import named
 
 MEASURED = "measured by the gradient that reaches their log-probs"
 AS_STATED = "as the mask says: no gradient could be measured"
@@ -84,24 +85,9 @@ def _heard(trainer: Any, micro: Micro) -> Iterator[None]:
 
         return score
 
-    with replaced(trainer, "_get_per_token_logps_and_entropies", around):
+    name = "_get_per_token_logps_and_entropies"
+    with replaced(trainer, name, around(getattr(trainer, name))):
         yield
-
-
-@contextlib.contextmanager
-def replaced(
-    owner: Any, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """`made(original)` in the place of a method of one object, for a while."""
-    own = owner.__dict__.get(name)
-    wrapped = wrap(owner, name, made)
-    try:
-        yield
-    finally:
-        if own is not None:
-            setattr(owner, name, own)
-        elif wrapped:
-            delattr(owner, name)
 
 
 def _tells(micro: Micro) -> bool:

@@ -21,14 +21,13 @@ from firstbad_recorder.probes.loss_function import Stated
 from firstbad_recorder.probes.loss_input import LossInput
 from firstbad_recorder.sources import PADDING, PROMPT, SAMPLED
 from firstbad_recorder.surroundings import surroundings
-from firstbad_recorder.trl.aside import as_before
+from firstbad_recorder.trl.aside import as_before, replaced
 from firstbad_recorder.trl.measured import (
     finishes,
     generated_ids,
     masks_measured,
     masks_stated,
     measured,
-    replaced,
     scale_of,
 )
 from firstbad_recorder.trl.rows import SOURCE, Scored, sources
@@ -147,7 +146,7 @@ def _batch(trainer: Any) -> tuple[dict[str, Any], list[str]]:
         return rewards
 
     rows = next(iter(trainer.get_train_dataloader()))
-    with replaced(trainer, "_calculate_rewards", around):
+    with replaced(trainer, "_calculate_rewards", around(trainer._calculate_rewards)):
         found: dict[str, Any] = trainer._generate_and_score_completions(rows)
     known = generated_ids(trainer, found, scored)
     found[SOURCE] = sources(trainer, found, known)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from firstbad_recorder.recorder import Recorder
+from firstbad_recorder.ring import MOST_BASELINES
 from firstbad_recorder.sources import SAMPLED, TOOL
 from firstbad_recorder.trl import passes, rows, step, weights
 from firstbad_recorder.trl.aside import needs_all
@@ -20,8 +21,6 @@ from firstbad_recorder.trl.wrap import named
 
 MOST_REPLAYS = 2
 """Steps whose gradient is not finite that are gone through again."""
-MOST_BASELINES = 16
-"""Healthy samples from which they grow rarer by half, as `Ring` has it."""
 _OWN = {
     "loss": "loss",
     "reward": "reward_mean",
