@@ -497,7 +497,8 @@ def shortened(screen: str) -> str:
 def _one_line(lines: Sequence[str], place: int) -> str:
     """The first line of a row, with a mark where it went on."""
     goes_on = lines[place + 1 : place + 2] and lines[place + 1].startswith(" ")
-    return lines[place].removesuffix(" …") + (" …" if goes_on else "")
+    marked = lines[place].endswith("…") or not goes_on
+    return lines[place] + ("" if marked else " …")
 
 
 @cache
