@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import firstbad
+from firstbad.agent import cli
 from firstbad.agent.investigate import Finished, Waiting, investigate
 from firstbad.tools import registry
 
@@ -21,6 +22,20 @@ FAKES = Path(__file__).with_name("fakes.py")
 def home() -> Path:
     """Where incidents go."""
     return Path(os.environ["FIRSTBAD_HOME"])
+
+
+@pytest.fixture
+def fb(
+    capsys: pytest.CaptureFixture[str], fakes: ModuleType
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process: exit code, output, errors."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        code = cli.main([str(a) for a in args])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
 
 
 @pytest.fixture

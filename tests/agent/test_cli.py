@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from firstbad import __version__
-from firstbad.agent import cli, cli_investigate, cli_runs, incident, runs
+from firstbad.agent import cli_investigate, cli_runs, incident, runs
 from firstbad.agent.complaint import told_back
 from firstbad.agent.reading import verdict_of
 from firstbad.agent.report import report
@@ -26,18 +26,6 @@ KEYS = {
     "ended", "answers",
     "least_bad",
 }  # fmt: skip
-
-
-@pytest.fixture
-def fb(capsys: pytest.CaptureFixture[str], fakes: object) -> Fb:
-    """Run the command line in this process: exit code, output, errors."""
-
-    def call(*args: object) -> tuple[int, str, str]:
-        code = cli.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
 
 
 def test_version(fb: Fb) -> None:

@@ -25,16 +25,6 @@ Start = Callable[..., subprocess.Popen[str]]
 Fb = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def fb(capsys: pytest.CaptureFixture[str], fakes: object) -> Fb:
-    def call(*args: object) -> tuple[int, str, str]:
-        code = cli.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("command", [["--version"], ["incidents", "ls"]])
 def test_an_output_without_room_is_one_line(command: list[str], firstbad_process: Start) -> None:

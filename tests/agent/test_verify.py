@@ -23,16 +23,6 @@ Fb = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def fb(capsys: pytest.CaptureFixture[str], fakes: object) -> Fb:
-    def call(*args: object) -> tuple[int, str, str]:
-        code = cli.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
-
-
-@pytest.fixture
 def incident(look: Look, make_run: MakeRun) -> Incident:
     """An incident whose way closed, with a fact behind it."""
     return look(make_run(same=0.25, judged=3, window=1), complaint="fell at 4").incident
